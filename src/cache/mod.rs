@@ -1,0 +1,191 @@
+//! The cache: published files in shards, private work directories, and the one lock.
+//!
+//! A file is *ours* when its path is `HH/NAME` of exactly the form that a key gives, regular, with one link; its content and
+//! the database play no part. Nothing else is ever deleted, and no link is followed. Readers take no lock: a name appears by
+//! rename, complete, and goes only after its promise is over. Publishing's rename and every deletion hold the lock, for
+//! milliseconds.
+
+pub mod check;
+mod publish;
+mod work;
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use walkdir::WalkDir;
+
+pub use publish::Finished;
+pub use work::WorkDir;
+
+use crate::clock::from_millis;
+use crate::fault;
+use crate::key;
+use crate::layout::Layout;
+use crate::lock::{self, Held, Record};
+use crate::retention::{Action, Dates, Policy, Standing};
+
+/// The cache of one queue.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    /// Where it lies.
+    pub layout: Layout,
+    /// How long files stay.
+    pub policy: Policy,
+    /// The mode of published files.
+    pub mode: u32,
+    /// The group of published files.
+    pub gid: u32,
+}
+
+/// A file of ours, as it was when it was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its name.
+    pub filename: String,
+    /// Device and inode.
+    pub inode: (u64, u64),
+    /// Its dates.
+    pub dates: Dates,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// The proof that this process holds the cache lock.
+#[derive(Debug)]
+pub struct CacheLock(Held);
+
+impl CacheLock {
+    /// Lets go of the lock.
+    ///
+    /// # Errors
+    /// The lock file cannot be written.
+    pub fn release(self) -> io::Result<()> {
+        self.0.release()
+    }
+}
+
+/// Looks at a path; `None` when there is nothing of ours.
+///
+/// # Errors
+/// The path cannot be looked at.
+pub fn facts(path: &Path) -> io::Result<Option<Facts>> {
+    let meta = match fs::symlink_metadata(path) {
+        Ok(meta) => meta,
+        Err(error) if is_missing(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let Some(filename) = path.file_name().and_then(|name| name.to_str()) else {
+        return Ok(None);
+    };
+    if !meta.is_file() || meta.nlink() != 1 || !key::is_published_name(filename) {
+        return Ok(None);
+    }
+    let time = |secs: i64, nanos: i64| from_millis(secs.saturating_mul(1000).saturating_add(nanos / 1_000_000));
+    let dates =
+        Dates { modified: time(meta.mtime(), meta.mtime_nsec()), changed: time(meta.ctime(), meta.ctime_nsec()) };
+    let inode = (meta.dev(), meta.ino());
+    Ok(Some(Facts { path: path.to_owned(), filename: filename.to_owned(), inode, dates, bytes: meta.len() }))
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+impl Cache {
+    /// The published file of that name, whether or not it is still ready.
+    ///
+    /// # Errors
+    /// The cache cannot be looked at.
+    pub fn find(&self, filename: &str) -> io::Result<Option<Facts>> {
+        facts(&self.layout.published(filename))
+    }
+
+    /// The file of that name if its path may be handed out, with the end of the promise.
+    ///
+    /// # Errors
+    /// As [`Self::find`].
+    pub fn ready(&self, filename: &str, now: DateTime<Utc>) -> io::Result<Option<(Facts, Option<DateTime<Utc>>)>> {
+        Ok(self.find(filename)?.and_then(|facts| match self.policy.standing(facts.dates, now) {
+            Standing::Ready { until } if facts.bytes > 0 => Some((facts, until)),
+            Standing::Ready { .. } | Standing::Expired | Standing::Due | Standing::Strange => None,
+        }))
+    }
+
+    /// A ready file that fulfils a wish made at that time.
+    ///
+    /// # Errors
+    /// As [`Self::find`].
+    pub fn fulfils(
+        &self,
+        filename: &str,
+        wanted_since: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> io::Result<Option<Facts>> {
+        let ready = self.ready(filename, now)?.map(|(facts, _)| facts);
+        Ok(ready.filter(|facts| facts.dates.modified >= wanted_since))
+    }
+
+    /// Takes the cache lock and signs it; `None` when somebody kept it for all of `patience`.
+    ///
+    /// # Errors
+    /// The lock file cannot be opened, locked or written.
+    pub fn lock(&self, record: Record, patience: Duration) -> io::Result<Option<CacheLock>> {
+        let Some(held) = lock::take_within(&self.layout.cache_lock(), patience)? else {
+            return Ok(None);
+        };
+        held.sign(record)?;
+        Ok(Some(CacheLock(held)))
+    }
+
+    /// Every file of ours, without a lock and in no order; entries that cannot be read are passed to `trouble`.
+    pub fn walk<'a>(&'a self, mut trouble: impl FnMut(String) + 'a) -> impl Iterator<Item = Facts> + 'a {
+        let root = &self.layout.cache;
+        let is_shard = |name: &std::ffi::OsStr| name.len() == 2;
+        let walk = WalkDir::new(root).follow_links(false).min_depth(1).max_depth(2).into_iter();
+        let entries = walk.filter_entry(move |entry| entry.depth() != 1 || is_shard(entry.file_name()));
+        entries.filter_map(move |entry| match entry {
+            Ok(entry) if entry.depth() == 2 && entry.file_type().is_file() => {
+                let name = entry.file_name().to_str().filter(|name| key::is_published_name(name))?;
+                let in_its_shard = entry.path().parent()?.file_name()?.to_str()? == key::shard(name);
+                facts(entry.path()).ok().flatten().filter(|_| in_its_shard)
+            }
+            Ok(_) => None,
+            Err(error) if error.io_error().is_some_and(is_missing) => None,
+            Err(error) => {
+                trouble(error.to_string());
+                None
+            }
+        })
+    }
+
+    /// Carries out a plan for one file under the lock, if it still is the file that was looked at; says whether it was done.
+    ///
+    /// # Errors
+    /// The file cannot be changed.
+    pub fn apply(&self, _proof: &CacheLock, planned: &Facts, action: Action, now: DateTime<Utc>) -> io::Result<bool> {
+        match facts(&planned.path)? {
+            Some(there) if there.inode == planned.inode && there.dates.modified == planned.dates.modified => {}
+            Some(_) | None => return Ok(false),
+        }
+        match action {
+            Action::Keep => Ok(false),
+            Action::Age => publish::set_date(&planned.path, self.policy.aged(now)).map(|()| true),
+            Action::Delete => {
+                fault::point("sweep.before_unlink")?;
+                match fs::remove_file(&planned.path) {
+                    Ok(()) => {}
+                    Err(error) if is_missing(&error) => return Ok(false),
+                    Err(error) => return Err(error),
+                }
+                fault::point("sweep.after_unlink")?;
+                Ok(true)
+            }
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The command line: names, options and help, and nothing of what they do.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::config::Span;
+use crate::job::State;
+use crate::key::Selection;
+
+/// Makes EPUB, PDF and any other exports for web front ends without taking the site down
+#[derive(Debug, Parser)]
+#[command(name = "export-queue", version, about, max_term_width = 100, disable_help_subcommand = true)]
+pub struct Cli {
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Args)]
+pub struct Global {
+    /// Read this configuration
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print one JSON object a line
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// End with 0 where the answer is queued, started, failed or absent
+    #[arg(long, global = true)]
+    pub exit_zero: bool,
+    /// Say nothing but errors
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Say more; twice for everything
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Colour the text output
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    pub color: Color,
+}
+
+/// When to colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// An export, as a caller names it.
+#[derive(Debug, Clone, Args)]
+#[group(id = "named", required = true, multiple = false, args = ["title", "title_file", "id", "filename"])]
+pub struct Select {
+    /// Title of the book; after `--` if it begins with a dash
+    pub title: Option<String>,
+    /// Read the title from this file (`-`: standard input); one newline at its end does not count
+    #[arg(long, value_name = "FILE")]
+    pub title_file: Option<PathBuf>,
+    /// Number of the job
+    #[arg(long, value_name = "N")]
+    pub id: Option<i64>,
+    /// Name of the file
+    #[arg(long, value_name = "NAME")]
+    pub filename: Option<String>,
+    /// Which variant of the book.
+    #[command(flatten)]
+    pub variant: Variant,
+}
+
+/// Which variant of a book.
+#[derive(Debug, Clone, Args)]
+pub struct Variant {
+    /// Language
+    #[arg(long)]
+    pub lang: Option<String>,
+    /// Font
+    #[arg(long)]
+    pub font: Option<String>,
+    /// Format
+    #[arg(long)]
+    pub format: Option<String>,
+    /// Option of the format
+    #[arg(long = "opt", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub options: Vec<(String, String)>,
+}
+
+impl Variant {
+    /// The selection of that variant of a title.
+    pub fn of(&self, title: String) -> Selection {
+        Selection {
+            title,
+            lang: self.lang.clone(),
+            font: self.font.clone(),
+            format: self.format.clone(),
+            options: self.options.clone(),
+        }
+    }
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("KEY=VALUE is expected")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    text.parse::<Span>().map(|span| span.0).map_err(|error| error.clone())
+}
+
+fn state(text: &str) -> Result<State, String> {
+    text.parse()
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+#[command(defer = true)]
+pub enum Command {
+    /// Set a queue up: configuration, directories, database
+    Init {
+        /// Bind database, cache and state directory to each other anew, after a lost database
+        #[arg(long)]
+        adopt: bool,
+        /// User who runs exports and owns the queue (as root)
+        #[arg(long, value_name = "NAME")]
+        user: Option<String>,
+        /// Group of the front ends (as root)
+        #[arg(long, value_name = "NAME")]
+        group: Option<String>,
+    },
+    /// Check configuration, exporters, database, cache and surroundings
+    Check,
+    /// Show the configuration
+    Config {
+        /// What to do with it.
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+    /// Ask for a file; prints its status
+    Request {
+        /// The export.
+        #[command(flatten)]
+        select: Select,
+        /// Wait so long for a final answer
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        wait: Option<Duration>,
+        /// Make a new file although one is ready
+        #[arg(long)]
+        refresh: bool,
+        /// Try again although it has just failed
+        #[arg(long)]
+        retry: bool,
+    },
+    /// Say what is true of an export
+    Status {
+        /// The export.
+        #[command(flatten)]
+        select: Select,
+        /// Wait so long for a final answer
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        wait: Option<Duration>,
+    },
+    /// Copy the ready file
+    Fetch {
+        /// The export.
+        #[command(flatten)]
+        select: Select,
+        /// Where to (`-`: standard output)
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+    },
+    /// Recover, start exports, tidy; for cron
+    Dispatch {
+        /// Go on starting for so long
+        #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+        for_time: Option<Duration>,
+        /// Stay until the workers have ended
+        #[arg(long)]
+        wait: bool,
+        /// Say what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Work in a slot that was handed over as standard input
+    #[command(hide = true)]
+    Work {
+        /// Queue of the slot
+        #[arg(long)]
+        queue: String,
+        /// Number of the slot
+        #[arg(long)]
+        slot: u32,
+    },
+    /// Delete files that are over age
+    Sweep {
+        /// Say what would be deleted
+        #[arg(long)]
+        dry_run: bool,
+        /// Take files at least that old as well
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        older_than: Option<Duration>,
+        /// Take all files
+        #[arg(long, conflicts_with = "older_than")]
+        all: bool,
+        /// Delete at once, although paths were promised
+        #[arg(long)]
+        force: bool,
+    },
+    /// List jobs
+    List {
+        /// Only in this state
+        #[arg(long, value_parser = state)]
+        state: Option<State>,
+        /// Only in this queue
+        #[arg(long)]
+        queue: Option<String>,
+        /// Only of this format
+        #[arg(long)]
+        format: Option<String>,
+        /// At most that many
+        #[arg(long, value_name = "N")]
+        limit: Option<u32>,
+    },
+    /// Count jobs and slots of each queue
+    Queues,
+    /// Say why an export is in its state, and what happens next
+    Explain {
+        /// The export.
+        #[command(flatten)]
+        select: Select,
+    },
+    /// Show the kept output of the last run
+    Log {
+        /// The export.
+        #[command(flatten)]
+        select: Select,
+    },
+    /// Queue a failed job again
+    Retry {
+        /// The export.
+        #[command(flatten)]
+        select: Select,
+    },
+    /// Forget a failed job
+    Dismiss {
+        /// The export.
+        #[command(flatten)]
+        select: Select,
+    },
+    /// Take a wish back
+    Cancel {
+        /// The export.
+        #[command(flatten)]
+        select: Select,
+        /// Who takes it back
+        #[arg(long, value_name = "ID")]
+        client: Option<String>,
+        /// Although others still want it
+        #[arg(long)]
+        force: bool,
+    },
+    /// Show past runs
+    History {
+        /// Title of the book; all books without it
+        title: Option<String>,
+        /// Which variant.
+        #[command(flatten)]
+        variant: Variant,
+        /// At most that many
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        limit: u32,
+    },
+}
+
+/// What to do with the configuration.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub enum ConfigCommand {
+    /// Print the configuration in force
+    Show {
+        /// Say where each value comes from
+        #[arg(long)]
+        origin: bool,
+    },
+}

@@ -1,0 +1,523 @@
+//! A tick: recover, start, tidy, prune. Each step stands on its own and is bounded in time; two ticks at once are harmless.
+//!
+//! A tick waits for nobody and says nothing when all is well. A standing finding (an exporter missing) is told when it is
+//! new, then hourly.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use chrono::{DateTime, Utc};
+use rustix::fs::inotify;
+
+use crate::bind::{self, Home};
+use crate::clock;
+use crate::exit::{Exit, exit_of};
+use crate::exporter;
+use crate::gates;
+use crate::layout::SlotName;
+use crate::lock;
+use crate::process;
+use crate::recover::{self, Recovered};
+use crate::retention::Wish;
+use crate::stop::Stop;
+use crate::store::Store;
+use crate::store::sqlite::Sqlite;
+use crate::sweep;
+use crate::work;
+
+/// How long a dispatcher that goes on waits between looks when nobody pokes it.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How often a dispatcher that goes on does a whole tick.
+const WHOLE: Duration = Duration::from_secs(10);
+
+/// How often the cache is walked for files that no run names, and a standing finding is told again.
+const HOURLY: Duration = Duration::from_secs(3600);
+
+/// What a dispatch is asked to do.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Orders {
+    /// Go on starting for that long.
+    pub for_time: Option<Duration>,
+    /// Go on until the workers have ended.
+    pub wait: bool,
+}
+
+/// Something that an operator should know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// How grave it is.
+    pub exit: Exit,
+    /// One line.
+    pub message: String,
+}
+
+/// What a dry run says.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    /// One line a step that a tick would take.
+    pub lines: Vec<String>,
+}
+
+/// Dispatches; gives back what is new to tell, and how to end.
+///
+/// # Errors
+/// The queue cannot be used at all.
+pub fn dispatch(home: &mut Home, orders: Orders, tell: &mut dyn FnMut(&str)) -> Result<Exit> {
+    let mut store = home.open_as_owner()?;
+    let stop = Stop::listen()?;
+    let poke = Poke::watch(&home.layout.poke())?;
+    let is_patient = orders.wait || is_main_process_of_unit();
+    if is_patient {
+        process::become_subreaper()?;
+    }
+    let until = orders.for_time.map(|time| clock::monotonic() + time);
+    let mut dispatcher = Dispatcher {
+        home,
+        store: &mut store,
+        exit: Exit::Done,
+        workers: BTreeSet::new(),
+        news: News::None,
+        findings: Vec::new(),
+    };
+    dispatcher.whole_tick()?;
+    dispatcher.tell(tell)?;
+    let mut next_whole = clock::monotonic() + WHOLE;
+    loop {
+        dispatcher.reap()?;
+        if dispatcher.news == News::Killed {
+            // A worker was killed: what it left is settled now and not by the next tick.
+            dispatcher.whole_tick()?;
+        }
+        let now = clock::monotonic();
+        let goes_on = until.is_some_and(|until| now < until);
+        let awaits = is_patient && dispatcher.has_children();
+        if stop.is_asked() || !(goes_on || awaits) {
+            break;
+        }
+        let pause = until.filter(|_| goes_on).map_or(LOOK, |until| LOOK.min(until.saturating_sub(now)));
+        let pause = if awaits { pause.min(Duration::from_millis(50)) } else { pause };
+        let woken = poke.wait(&stop, pause)?;
+        dispatcher.home.reload()?;
+        if clock::monotonic() >= next_whole {
+            dispatcher.whole_tick()?;
+            dispatcher.tell(tell)?;
+            next_whole = clock::monotonic() + WHOLE;
+        } else if (woken || goes_on || awaits) && dispatcher.news != News::Ailing {
+            dispatcher.start()?;
+        }
+    }
+    if stop.is_asked() && is_patient {
+        dispatcher.stop_workers(&stop)?;
+    }
+    Ok(dispatcher.exit)
+}
+
+/// What a tick would do now.
+///
+/// # Errors
+/// The queue cannot be read.
+pub fn plan(home: &Home) -> Result<Plan> {
+    home.refuse_others()?;
+    let mut plan = Plan::default();
+    let Some(store) = home.open_to_read()? else {
+        plan.lines.push("set up a new queue".to_owned());
+        return Ok(plan);
+    };
+    let now = clock::now();
+    for (queue, settings) in &home.config.queue {
+        let due = store.due(queue, &exporter::available(&home.config), now, 1000)?;
+        let taken = store.count_started(queue)?;
+        let state = match (store.pause_of(queue)?, gates::closed(settings, &home.layout.cache)) {
+            (Some(_), _) => "paused".to_owned(),
+            (None, Some(gate)) => format!("held: {gate}"),
+            (None, None) => format!("start {} of {due} due", due.min(settings.slots.saturating_sub(taken))),
+        };
+        plan.lines.push(format!("queue {queue}: {state}; {taken} of {} slots taken", settings.slots));
+    }
+    for (queue, format, programs) in missing_exporters(home, &store)? {
+        plan.lines.push(format!("queue {queue}: {format} waits for {programs}"));
+    }
+    if let Some(before) = home.cache.policy.due_before(now) {
+        plan.lines.push(format!("sweep {} files", store.due_files(before, now, 100_000)?.len()));
+    }
+    Ok(plan)
+}
+
+/// Formats that wait in a queue and cannot be made here: queue, format, what is missing.
+///
+/// # Errors
+/// The database cannot be read.
+pub fn missing_exporters(home: &Home, store: &dyn Store) -> Result<Vec<(String, String, String)>> {
+    let mut found = Vec::new();
+    let tallied = store.tally(clock::now())?;
+    for queue in tallied.iter().filter(|tally| tally.queued > 0).map(|tally| &tally.queue) {
+        for format in store.due_formats(queue)? {
+            let missing = match home.config.format.get(&format) {
+                None => vec![format!("[format.{format}] in the configuration")],
+                Some(format) => exporter::missing(format),
+            };
+            if !missing.is_empty() {
+                found.push((queue.clone(), format, missing.join(", ")));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// What was heard of the workers since the last whole tick.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum News {
+    /// All is well.
+    None,
+    /// One was killed.
+    Killed,
+    /// One met trouble of its own: a new one would meet it too.
+    Ailing,
+}
+
+struct Dispatcher<'a> {
+    home: &'a mut Home,
+    store: &'a mut Sqlite,
+    exit: Exit,
+    workers: BTreeSet<i32>,
+    news: News,
+    findings: Vec<Finding>,
+}
+
+impl Dispatcher<'_> {
+    /// All steps; one that fails does not keep the others from being done.
+    fn whole_tick(&mut self) -> Result<()> {
+        self.news = News::None;
+        let before = last_tick(&self.home.layout.tick())?;
+        self.recover()?;
+        self.start()?;
+        self.look_for_exporters()?;
+        let now = clock::now();
+        self.step("tidying", |this| this.tidy(before, now))?;
+        if age_of(&self.home.layout.walked(), now)?.is_none_or(|age| age >= HOURLY) {
+            self.step("walking the cache", |this| this.hourly(now))?;
+        }
+        touch(&self.home.layout.tick(), now)
+    }
+
+    /// Does a step whose trouble is told and does not end the tick, unless the database itself is unusable.
+    fn step(&mut self, what: &str, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        match body(self) {
+            Ok(()) => Ok(()),
+            Err(error) if exit_of(&error) == Exit::Config => Err(error),
+            Err(error) => {
+                self.find(exit_of(&error), format!("{what}: {error:#}"));
+                Ok(())
+            }
+        }
+    }
+
+    fn find(&mut self, exit: Exit, message: String) {
+        self.exit = self.exit.graver(exit);
+        self.findings.push(Finding { exit, message });
+    }
+
+    /// Every slot file there is, also of queues and numbers not in force any more.
+    fn recover(&mut self) -> Result<()> {
+        for path in slot_files(self.home)? {
+            self.step("recovering a slot", |this| this.recover_slot(&path))?;
+        }
+        self.step("settling jobs without a slot", |this| recover::recover_strays(this.home, this.store))?;
+        let cache_lock = self.home.layout.cache_lock();
+        self.step("looking at the cache lock", |this| match lock::try_take(&cache_lock)? {
+            Some(held) => Ok(held.release()?),
+            None => recover::end_if_silent(this.home, &cache_lock).map(drop),
+        })
+    }
+
+    fn recover_slot(&mut self, path: &Path) -> Result<()> {
+        let taken = match take_slot(path)? {
+            None if recover::end_if_silent(self.home, path)? => lock::take_within(path, Duration::from_secs(2))?,
+            other => other,
+        };
+        let Some(slot) = taken else { return Ok(()) };
+        recover::clear_suspicion(self.home, path)?;
+        self.settle(slot).map(drop)
+    }
+
+    /// Settles a slot's last run and gives the slot back if it is usable; an unusable one keeps its record.
+    fn settle(&mut self, slot: lock::Held) -> Result<bool> {
+        match recover::recover(self.home, self.store, &slot)? {
+            Recovered::Free => {
+                slot.release()?;
+                Ok(true)
+            }
+            Recovered::Undead(processes) => {
+                let pids: Vec<_> = processes.iter().map(|process| process.pid.to_string()).collect();
+                let name = slot.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+                self.find(
+                    Exit::TryLater,
+                    format!("slot {name} stays taken: KILL does not end process {}", pids.join(", ")),
+                );
+                Ok(false)
+            }
+        }
+    }
+
+    /// For each free slot with a due job: a worker.
+    fn start(&mut self) -> Result<()> {
+        let formats = exporter::available(&self.home.config);
+        let queues: Vec<_> = self.home.config.queue.iter().map(|(name, queue)| (name.clone(), queue.clone())).collect();
+        for (name, queue) in queues {
+            if self.store.pause_of(&name)?.is_some() || gates::closed(&queue, &self.home.layout.cache).is_some() {
+                continue;
+            }
+            let mut due = self.store.due(&name, &formats, clock::now(), queue.slots)?;
+            for number in 0..queue.slots {
+                if due == 0 {
+                    break;
+                }
+                let slot = SlotName { queue: name.clone(), number };
+                self.step("starting a worker", |this| {
+                    due -= u32::from(this.start_in(&slot)?);
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start_in(&mut self, name: &SlotName) -> Result<bool> {
+        let path = self.home.layout.slot(name);
+        let Some(slot) = take_slot(&path)? else {
+            return Ok(false);
+        };
+        if let Recovered::Undead(_) = recover::recover(self.home, self.store, &slot)? {
+            return Ok(false);
+        }
+        slot.sign(bind::own_record())?;
+        let child = match work::spawn(self.home, &slot, name) {
+            Ok(child) => child,
+            Err(error) => {
+                slot.release()?;
+                return Err(error).context(format!("in slot {name}"));
+            }
+        };
+        self.workers.insert(child.id().cast_signed());
+        Ok(true)
+    }
+
+    fn look_for_exporters(&mut self) -> Result<()> {
+        for (queue, format, programs) in missing_exporters(self.home, self.store)? {
+            self.find(
+                Exit::ExporterMissing,
+                format!("{format} jobs wait in queue {queue}: {programs} is not installed"),
+            );
+        }
+        Ok(())
+    }
+
+    /// Fulfilled jobs go, failures shown long enough, files over age, and what dead runs left.
+    fn tidy(&mut self, last: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Result<()> {
+        let since = last.unwrap_or_default() - chrono::Duration::minutes(2);
+        let fulfilled = self.store.fulfilled(since)?;
+        if !fulfilled.is_empty() {
+            self.forget(fulfilled, now)?;
+        }
+        let failures = &self.home.config.failures;
+        self.store.expire_failed(now - failures.ttl.0, failures.max, now)?;
+        let report = sweep::by_index(self.home, self.store, now)?;
+        self.report(&report);
+        for trouble in sweep::remove_orphans(self.home, self.store)? {
+            self.find(Exit::TryLater, trouble);
+        }
+        Ok(())
+    }
+
+    /// Deletes fulfilled rows under the cache lock: their files are there while it is held.
+    fn forget(&mut self, fulfilled: Vec<(i64, String)>, now: DateTime<Utc>) -> Result<()> {
+        let Some(lock) = self.home.cache.lock(bind::own_record(), Duration::from_secs(10))? else {
+            return Ok(());
+        };
+        for (id, filename) in fulfilled {
+            if let Some((file, _)) = self.home.cache.ready(&filename, now)? {
+                self.store.forget(id, file.dates.modified)?;
+            }
+        }
+        Ok(lock.release()?)
+    }
+
+    fn hourly(&mut self, now: DateTime<Utc>) -> Result<()> {
+        let report = sweep::walk(self.home, self.store, Wish::default(), false, now)?;
+        self.report(&report);
+        let history = &self.home.config.history;
+        self.store.prune_history(now - history.keep.0, history.max_rows)?;
+        touch(&self.home.layout.walked(), now)
+    }
+
+    fn report(&mut self, report: &sweep::Report) {
+        for trouble in &report.trouble {
+            self.find(Exit::TryLater, format!("sweeping: {trouble}"));
+        }
+    }
+
+    /// Tells what is new, or was told an hour ago.
+    fn tell(&mut self, tell: &mut dyn FnMut(&str)) -> Result<()> {
+        let path = self.home.layout.findings();
+        let old = bind::read_small(&path, 1 << 20)?;
+        let mut told: BTreeMap<String, i64> =
+            old.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let now = clock::now().timestamp();
+        let findings = std::mem::take(&mut self.findings);
+        told.retain(|message, _| findings.iter().any(|finding| finding.message == *message));
+        for finding in &findings {
+            let last = told.get(&finding.message).copied();
+            if last.is_none_or(|last| now - last >= HOURLY.as_secs().cast_signed() || last > now + 60) {
+                tell(&finding.message);
+                told.insert(finding.message.clone(), now);
+            }
+        }
+        let new = serde_json::to_string(&told)?;
+        if old.as_deref().unwrap_or("{}") != new {
+            fs::write(&path, new).with_context(|| format!("writing {}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Takes away workers that have ended, and notes how.
+    fn reap(&mut self) -> Result<()> {
+        loop {
+            match rustix::process::wait(rustix::process::WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => {
+                    let was_ours = self.workers.remove(&pid.as_raw_nonzero().get());
+                    match status.exit_status() {
+                        Some(0) => {}
+                        // What a killed worker left behind comes to a patient dispatcher too; only workers count.
+                        _ if !was_ours => {}
+                        Some(code) => {
+                            self.exit = self.exit.graver(Exit::from_code(code));
+                            self.news = News::Ailing;
+                        }
+                        None => self.news = News::Killed,
+                    }
+                }
+                Ok(None) | Err(rustix::io::Errno::CHILD) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error).context("waiting for workers"),
+            }
+        }
+    }
+
+    /// Whether a worker of ours, or a successor of one, is alive; what a dead worker left behind is not waited for.
+    fn has_children(&self) -> bool {
+        let me = process::myself().pid;
+        !self.workers.is_empty()
+            || process::descendants(me)
+                .iter()
+                .any(|child| child.parent == me && process::is_this_program(child.identity.pid))
+    }
+
+    /// Passes a TERM on to the workers and waits for them; a further one hurries them.
+    fn stop_workers(&mut self, stop: &Stop) -> Result<()> {
+        let mut asked = 0;
+        loop {
+            self.reap()?;
+            let me = process::myself().pid;
+            let children = process::descendants(me);
+            let is_worker = |pid: i32| process::is_this_program(pid);
+            let workers: Vec<_> =
+                children.iter().filter(|child| child.parent == me && is_worker(child.identity.pid)).collect();
+            if workers.is_empty() {
+                return Ok(());
+            }
+            let count = stop.count();
+            if count > asked {
+                asked = count;
+                for worker in workers {
+                    process::signal(worker.identity, rustix::process::Signal::TERM);
+                }
+            }
+            stop_pause(stop, asked);
+        }
+    }
+}
+
+/// Waits a moment, or until a further signal comes.
+fn stop_pause(stop: &Stop, asked: u32) {
+    let pause = rustix::event::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+    if stop.count() == asked {
+        // A failed or interrupted wait is only a shorter one.
+        let _ =
+            rustix::event::poll(&mut [rustix::event::PollFd::new(stop, rustix::event::PollFlags::IN)], Some(&pause));
+    }
+}
+
+/// Takes a slot's lock, saying which file is at fault where that is not possible.
+fn take_slot(path: &Path) -> Result<Option<lock::Held>> {
+    lock::try_take(path).map_err(|error| bind::unusable(path, &error))
+}
+
+fn slot_files(home: &Home) -> Result<Vec<PathBuf>> {
+    let slots = home.layout.slots();
+    let entries = fs::read_dir(&slots).map_err(|error| bind::unusable(&slots, &error))?;
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut paths: Vec<_> = paths.filter(|path| SlotName::from_path(path).is_some()).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+/// When the last tick was, if there ever was one.
+///
+/// # Errors
+/// The file cannot be looked at.
+pub fn last_tick(path: &Path) -> Result<Option<DateTime<Utc>>> {
+    match fs::metadata(path) {
+        Ok(meta) => Ok(Some(meta.modified()?.into())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("looking at {}", path.display())),
+    }
+}
+
+fn age_of(path: &Path, now: DateTime<Utc>) -> Result<Option<Duration>> {
+    // A date in the future is as good as none: a clock was wrong.
+    Ok(last_tick(path)?.and_then(|date| (now - date).to_std().ok()))
+}
+
+fn touch(path: &Path, now: DateTime<Utc>) -> Result<()> {
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    let file: File = file.with_context(|| format!("opening {}", path.display()))?;
+    file.set_modified(now.into()).with_context(|| format!("touching {}", path.display()))
+}
+
+/// systemd kills what a unit's main process leaves behind, so there a dispatch stays until its workers have ended.
+fn is_main_process_of_unit() -> bool {
+    let pid = std::env::var("SYSTEMD_EXEC_PID").ok().and_then(|text| text.parse().ok());
+    pid == Some(process::myself().pid)
+}
+
+/// The file that front ends write to when they have asked for something.
+struct Poke(rustix::fd::OwnedFd);
+
+impl Poke {
+    fn watch(path: &Path) -> Result<Self> {
+        let fd = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)
+            .context("starting to watch")?;
+        inotify::add_watch(&fd, path, inotify::WatchFlags::CLOSE_WRITE | inotify::WatchFlags::MODIFY)
+            .with_context(|| format!("watching {}", path.display()))?;
+        Ok(Self(fd))
+    }
+
+    /// Waits for a poke, a signal or the end of `patience`; true after a poke.
+    fn wait(&self, stop: &Stop, patience: Duration) -> Result<bool> {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let timeout = Timespec::try_from(patience)?;
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).context("waiting for a poke"),
+        }
+        let poked = fds[0].revents().contains(PollFlags::IN);
+        let mut bytes = [0_u8; 4096];
+        while poked && rustix::io::read(&self.0, &mut bytes).is_ok_and(|read| read > 0) {}
+        Ok(poked)
+    }
+}

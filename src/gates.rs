@@ -1,0 +1,38 @@
+//! Gates: a queue starts nothing while the machine is short of memory, busy, or its disk nearly full.
+
+use std::fs;
+use std::path::Path;
+
+use crate::config::Queue;
+use crate::job::Waiting;
+
+/// The gate of a queue that is closed now, if one is. A machine that cannot say how it is keeps the gate open.
+pub fn closed(queue: &Queue, cache: &Path) -> Option<Waiting> {
+    if queue.min_free_memory.0 > 0 && free_memory().is_some_and(|free| free < queue.min_free_memory.0) {
+        return Some(Waiting::LowMemory);
+    }
+    if queue.max_load > 0.0 && load().is_some_and(|load| load > queue.max_load) {
+        return Some(Waiting::HighLoad);
+    }
+    if queue.min_free_disk.0 > 0 && free_disk(cache).is_some_and(|free| free < queue.min_free_disk.0) {
+        return Some(Waiting::LowDisk);
+    }
+    None
+}
+
+/// `MemAvailable` of `/proc/meminfo`, in bytes.
+fn free_memory() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
+/// The load average of the last minute.
+fn load() -> Option<f64> {
+    fs::read_to_string("/proc/loadavg").ok()?.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// What an ordinary user may still write to the disk of a directory, in bytes.
+fn free_disk(dir: &Path) -> Option<u64> {
+    rustix::fs::statvfs(dir).ok().map(|fs| fs.f_bavail.saturating_mul(fs.f_frsize))
+}

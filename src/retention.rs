@@ -1,0 +1,189 @@
+//! How long a file is promised and when it goes: facts and a time give a plan, others carry it out.
+//!
+//! A file is ready until `max_age − serve_grace` after it was published and deleted only after `max_age`, so that every path
+//! that was handed out stays openable for at least the grace, with no lock taken by readers. For any other reason a file is
+//! first *aged*: taken out of `ready`, and deleted one grace later.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use crate::clock::from_millis;
+use crate::config::MaxAge;
+
+/// How far ahead of the clock a file's date may be.
+const LEAP: Duration = Duration::from_secs(60);
+
+/// How long a base file is spared beyond its age while a waiting job may still use it.
+pub const BASE_SPARED: Duration = Duration::from_secs(3600);
+
+/// The rule of the cache.
+#[derive(Debug, Clone, Copy)]
+pub struct Policy {
+    /// Age at which a file is deleted.
+    pub max_age: MaxAge,
+    /// How long before that it stops being ready.
+    pub grace: Duration,
+}
+
+/// The dates of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dates {
+    /// When it was published, or what ageing has set.
+    pub modified: DateTime<Utc>,
+    /// When its inode last changed.
+    pub changed: DateTime<Utc>,
+}
+
+/// Where a file stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Its path may be handed out, until then (`None`: for ever).
+    Ready {
+        /// The end of the promise.
+        until: Option<DateTime<Utc>>,
+    },
+    /// Not handed out any more, but somebody may still open it.
+    Expired,
+    /// May be deleted.
+    Due,
+    /// Its date is in the future: a clock was wrong. Not ready; to be aged.
+    Strange,
+}
+
+/// What to do with a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing.
+    Keep,
+    /// Take it out of `ready` by setting its date.
+    Age,
+    /// Delete it.
+    Delete,
+}
+
+/// What a sweep is asked to take beyond what is over age.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wish {
+    /// Files at least that old (zero: all).
+    pub older_than: Option<Duration>,
+    /// Break the promise: delete at once.
+    pub force: bool,
+}
+
+impl Policy {
+    /// Where a file with those dates stands.
+    pub fn standing(&self, dates: Dates, now: DateTime<Utc>) -> Standing {
+        if dates.modified > now + LEAP {
+            return Standing::Strange;
+        }
+        let age = (now - dates.modified).to_std().unwrap_or_default();
+        match self.max_age {
+            MaxAge::Never if dates.modified.timestamp_millis() > 0 => Standing::Ready { until: None },
+            // Aged: its change time says since when.
+            MaxAge::Never => match (now - dates.changed).to_std() {
+                Ok(since) if since >= self.grace => Standing::Due,
+                _ => Standing::Expired,
+            },
+            MaxAge::After(max) if age >= max => Standing::Due,
+            MaxAge::After(max) if age >= max.saturating_sub(self.grace) => Standing::Expired,
+            MaxAge::After(max) => Standing::Ready { until: Some(dates.modified + (max.saturating_sub(self.grace))) },
+        }
+    }
+
+    /// What to do with a file; `needed` says that a waiting job may still use it.
+    pub fn action(&self, dates: Dates, needed: bool, wish: Wish, now: DateTime<Utc>) -> Action {
+        let age = (now - dates.modified).to_std().unwrap_or_default();
+        let wished = wish.older_than.is_some_and(|than| age >= than);
+        if wished && wish.force {
+            return Action::Delete;
+        }
+        match self.standing(dates, now) {
+            Standing::Due if needed && !self.is_beyond_sparing(age) => Action::Keep,
+            Standing::Due => Action::Delete,
+            Standing::Strange => Action::Age,
+            Standing::Ready { .. } if wished => Action::Age,
+            Standing::Ready { .. } | Standing::Expired => Action::Keep,
+        }
+    }
+
+    fn is_beyond_sparing(&self, age: Duration) -> bool {
+        match self.max_age {
+            MaxAge::Never => false,
+            MaxAge::After(max) => age >= max + BASE_SPARED,
+        }
+    }
+
+    /// The date that takes a file out of `ready` and lets it go one grace later.
+    pub fn aged(&self, now: DateTime<Utc>) -> DateTime<Utc> {
+        match self.max_age {
+            MaxAge::Never => from_millis(0),
+            MaxAge::After(max) => now - max.saturating_sub(self.grace),
+        }
+    }
+
+    /// Files published before this are due, if there is such a time.
+    pub fn due_before(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        match self.max_age {
+            MaxAge::Never => None,
+            MaxAge::After(max) => Some(now - max),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEN: Policy = Policy { max_age: MaxAge::After(Duration::from_secs(600)), grace: Duration::from_secs(30) };
+    const KEPT: Policy = Policy { max_age: MaxAge::Never, grace: Duration::from_secs(30) };
+
+    fn at(secs: i64) -> DateTime<Utc> {
+        from_millis(1_000_000_000_000 + secs * 1000)
+    }
+
+    fn dates(secs: i64) -> Dates {
+        Dates { modified: at(secs), changed: at(secs) }
+    }
+
+    #[test]
+    fn a_file_is_ready_for_nine_and_a_half_minutes_and_goes_after_ten() {
+        let table = [
+            (0, Standing::Ready { until: Some(at(570)) }),
+            (569, Standing::Ready { until: Some(at(570)) }),
+            (570, Standing::Expired),
+            (599, Standing::Expired),
+            (600, Standing::Due),
+            (-30, Standing::Ready { until: Some(at(570)) }),
+            (-61, Standing::Strange),
+        ];
+        for (age, standing) in table {
+            assert_eq!(TEN.standing(dates(0), at(age)), standing, "at {age} s");
+        }
+    }
+
+    #[test]
+    fn an_aged_file_is_expired_at_once_and_due_one_grace_later() {
+        for policy in [TEN, KEPT] {
+            let aged = Dates { modified: policy.aged(at(0)), changed: at(0) };
+            assert_eq!(policy.standing(aged, at(0)), Standing::Expired);
+            assert_eq!(policy.standing(aged, at(29)), Standing::Expired);
+            assert_eq!(policy.standing(aged, at(30)), Standing::Due);
+        }
+    }
+
+    #[test]
+    fn only_force_deletes_what_is_promised() {
+        let all = Wish { older_than: Some(Duration::ZERO), force: false };
+        assert_eq!(TEN.action(dates(0), false, all, at(5)), Action::Age);
+        assert_eq!(TEN.action(dates(0), false, Wish { force: true, ..all }, at(5)), Action::Delete);
+        assert_eq!(TEN.action(dates(0), false, Wish::default(), at(5)), Action::Keep);
+    }
+
+    #[test]
+    fn a_needed_base_is_spared_for_an_hour() {
+        assert_eq!(TEN.action(dates(0), true, Wish::default(), at(700)), Action::Keep);
+        assert_eq!(TEN.action(dates(0), false, Wish::default(), at(700)), Action::Delete);
+        assert_eq!(TEN.action(dates(0), true, Wish::default(), at(600 + 3600)), Action::Delete);
+    }
+}

@@ -1,0 +1,270 @@
+//! Decisions without a clock, a file or a database: what a request does to a row, in which order jobs start, when a failed
+//! one is tried again, what becomes of a job whose worker is gone, and why a job waits.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use crate::job::{Failure, Job, Phase, Waiting};
+
+/// The priority of a job whose caller names none.
+pub const DEFAULT_PRIORITY: i64 = 10;
+
+/// What one step of priority is worth in milliseconds of submission: a job waits at most this times its priority behind
+/// later ones that go before it, so nothing starves.
+const PRIORITY_STEP: i64 = 120_000;
+
+/// How far a client's next job is put behind its last one, in milliseconds: clients take turns, whoever floods waits.
+const FAIR_STEP: i64 = 10_000;
+
+/// A stored time further ahead than this came from a clock that was wrong; it counts as reached.
+pub const HORIZON: Duration = Duration::from_secs(400 * 24 * 3600);
+
+/// How often a derived job is put back for its base before that counts as a failure of the base.
+pub const MAX_BASE_WAITS: u32 = 3;
+
+/// The place in the order of a queue: the lower starts first. `last` is the rank of the client's last live job at that
+/// priority (start-time fair queueing; a job without a client is a client of its own).
+pub fn rank(now: DateTime<Utc>, priority: i64, last: Option<i64>) -> i64 {
+    let by_submission = now.timestamp_millis() + priority * PRIORITY_STEP;
+    last.map_or(by_submission, |last| by_submission.max(last.saturating_add(FAIR_STEP)))
+}
+
+/// What a request does to the row that is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// There is no row: a new one.
+    Insert,
+    /// A live job is joined.
+    Join,
+    /// A failure old enough, or asked to be ignored, gives way to a fresh job.
+    Revive,
+    /// A failure is too young: it is the answer.
+    Hold,
+    /// A failed job whose processes are not gone is only marked as wanted.
+    Want,
+}
+
+/// Decides what a request does; `retry` ignores the hold.
+pub fn on_request(row: Option<&Job>, retry: bool, hold: Duration, now: DateTime<Utc>) -> Step {
+    match row.map(|job| &job.phase) {
+        None => Step::Insert,
+        Some(Phase::Queued { .. } | Phase::Started { .. }) => Step::Join,
+        Some(Phase::Failed { token: Some(_), .. }) => Step::Want,
+        Some(Phase::Failed { at, .. }) if retry || hold_left(*at, hold, now).is_none() => Step::Revive,
+        Some(Phase::Failed { .. }) => Step::Hold,
+    }
+}
+
+/// How long a failure of that time still holds off a new request; a failure in the future (a clock was set back) does not.
+pub fn hold_left(failed_at: DateTime<Utc>, hold: Duration, now: DateTime<Utc>) -> Option<Duration> {
+    let age = (now - failed_at).to_std().ok()?;
+    hold.checked_sub(age).filter(|left| !left.is_zero())
+}
+
+/// What becomes of a job whose worker is gone and whose processes are gone with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    /// A file fulfils it: the row goes.
+    Fulfilled,
+    /// Somebody had asked to end it.
+    Cancelled,
+    /// Back to its place.
+    Again,
+    /// That happened too often.
+    Interrupted(String),
+}
+
+/// The bounds on how often a job may lose its worker.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Workers that may die with a job.
+    pub interruptions: u32,
+    /// Workers that may be told to stop with it.
+    pub stops: u32,
+}
+
+/// Decides about a job whose worker died.
+pub fn after_death(job: &Job, fulfilled: bool, bounds: Bounds) -> Fate {
+    if fulfilled {
+        Fate::Fulfilled
+    } else if job.cancel_at.is_some() {
+        Fate::Cancelled
+    } else if job.interruptions >= bounds.interruptions {
+        Fate::Interrupted(format!("its worker died {} times", job.interruptions + 1))
+    } else {
+        Fate::Again
+    }
+}
+
+/// Decides about a job whose worker was told to stop.
+pub fn after_stop(job: &Job, bounds: Bounds) -> Fate {
+    if job.stops >= bounds.stops {
+        Fate::Interrupted(format!("its worker was told to stop {} times", job.stops + 1))
+    } else {
+        Fate::Again
+    }
+}
+
+/// The delay before the next try of a job that failed in passing, if one is left; `chance` (0 to 1) spreads it from three
+/// quarters of the listed delay to five quarters.
+pub fn backoff(delays: &[Duration], used: u32, chance: f64) -> Option<Duration> {
+    let delay = delays.get(usize::try_from(used).ok()?)?;
+    Some(delay.mul_f64(0.75 + chance.clamp(0.0, 1.0) / 2.0))
+}
+
+/// What can be seen about a waiting job and its queue.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Scene {
+    /// The queue is paused.
+    pub paused: bool,
+    /// Slots of its queue.
+    pub slots: u32,
+    /// Started jobs of its queue.
+    pub started: u32,
+    /// The gate that is closed, if one is.
+    pub gate: Option<Waiting>,
+    /// Its base is queued or started.
+    pub base_live: bool,
+    /// The last tick is older than two minutes.
+    pub undispatched: bool,
+    /// Its exporter is not installed or not configured.
+    pub exporter_missing: bool,
+}
+
+/// Why a queued job does not run; `None` when it is about to.
+pub fn waiting(job: &Job, scene: Scene, now: DateTime<Utc>) -> Option<Waiting> {
+    let Phase::Queued { later } = &job.phase else {
+        return None;
+    };
+    let later = later.filter(|(at, _)| *at > now).map(|(_, why)| why);
+    if scene.paused {
+        return Some(Waiting::Paused);
+    }
+    if scene.started >= scene.slots {
+        return Some(Waiting::NoFreeSlot);
+    }
+    let base = scene.base_live.then_some(Waiting::WaitingForBase);
+    let backing_off = later.filter(|why| *why == Waiting::BackingOff);
+    let dispatcher = scene.undispatched.then_some(Waiting::NoDispatcher);
+    let exporter = scene.exporter_missing.then_some(Waiting::ExporterMissing);
+    scene.gate.or(backing_off).or(base).or(later).or(dispatcher).or(exporter)
+}
+
+/// The reason of a failed job whose base failed, for people.
+pub fn base_failed_detail(format: &str, reason: Failure, detail: &str) -> String {
+    format!("{format}: {reason}: {detail}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::from_millis;
+    use crate::key::Key;
+
+    fn job(phase: Phase) -> Job {
+        Job {
+            id: 1,
+            key: Key {
+                title: "A".into(),
+                lang: "en".into(),
+                font: "default".into(),
+                format: "epub".into(),
+                options: std::collections::BTreeMap::new(),
+            },
+            filename: "f".into(),
+            base_filename: None,
+            queue: "default".into(),
+            client: None,
+            meta: None,
+            priority: 10,
+            rank: 0,
+            submitted_at: from_millis(0),
+            newer_than: None,
+            cancel_at: None,
+            attempts: 1,
+            retries: 0,
+            interruptions: 0,
+            stops: 0,
+            base_waits: 0,
+            last_run: None,
+            phase,
+        }
+    }
+
+    fn failed(at: i64, token: Option<&str>) -> Job {
+        let token = token.map(str::to_owned);
+        job(Phase::Failed { reason: Failure::ExitNonzero, detail: String::new(), at: from_millis(at), token })
+    }
+
+    #[test]
+    fn a_failure_holds_for_a_minute_and_then_gives_way() {
+        let hold = Duration::from_secs(60);
+        let table = [
+            (30_000, false, Step::Hold),
+            (60_000, false, Step::Revive),
+            (30_000, true, Step::Revive),
+            (-90_000, false, Step::Revive),
+        ];
+        for (now, retry, step) in table {
+            assert_eq!(on_request(Some(&failed(0, None)), retry, hold, from_millis(now)), step, "{now} {retry}");
+        }
+        assert_eq!(on_request(Some(&failed(0, Some("t"))), true, hold, from_millis(90_000)), Step::Want);
+        assert_eq!(on_request(None, false, hold, from_millis(0)), Step::Insert);
+    }
+
+    #[test]
+    fn a_client_that_floods_waits_behind_one_that_asks_once() {
+        let now = from_millis(1_000_000);
+        let mut last = None;
+        for _ in 0..100 {
+            last = Some(rank(now, 10, last));
+        }
+        let other = rank(from_millis(1_000_050), 10, None);
+        assert!(other < last.unwrap());
+    }
+
+    #[test]
+    fn priority_is_worth_minutes_and_nothing_starves() {
+        let patient = rank(from_millis(0), 90, None);
+        let pushy = |at| rank(from_millis(at), 1, None);
+        assert!(pushy(1000) < patient);
+        assert!(pushy(89 * PRIORITY_STEP + 1) > patient);
+    }
+
+    #[test]
+    fn a_worker_may_die_three_times_with_a_job() {
+        let bounds = Bounds { interruptions: 3, stops: 20 };
+        let mut lost = job(Phase::Queued { later: None });
+        for interruptions in 0..3 {
+            lost.interruptions = interruptions;
+            assert_eq!(after_death(&lost, false, bounds), Fate::Again);
+        }
+        lost.interruptions = 3;
+        assert!(matches!(after_death(&lost, false, bounds), Fate::Interrupted(_)));
+        assert_eq!(after_death(&lost, true, bounds), Fate::Fulfilled);
+    }
+
+    #[test]
+    fn all_the_listed_delays_are_used_and_spread() {
+        let delays = [Duration::from_secs(30), Duration::from_secs(120)];
+        assert_eq!(backoff(&delays, 0, 0.5), Some(Duration::from_secs(30)));
+        assert_eq!(backoff(&delays, 1, 1.0), Some(Duration::from_secs(150)));
+        assert_eq!(backoff(&delays, 2, 0.0), None);
+    }
+
+    #[test]
+    fn the_first_reason_that_applies_is_told() {
+        let queued = job(Phase::Queued { later: Some((from_millis(10), Waiting::NotBefore)) });
+        let free = Scene { slots: 2, ..Scene::default() };
+        let now = from_millis(0);
+        assert_eq!(waiting(&queued, free, now), Some(Waiting::NotBefore));
+        assert_eq!(waiting(&queued, free, from_millis(11)), None);
+        assert_eq!(waiting(&queued, Scene { started: 2, ..free }, now), Some(Waiting::NoFreeSlot));
+        assert_eq!(waiting(&queued, Scene { paused: true, started: 2, ..free }, now), Some(Waiting::Paused));
+        assert_eq!(
+            waiting(&queued, Scene { undispatched: true, ..free }, from_millis(11)),
+            Some(Waiting::NoDispatcher)
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! Numbered migrations of the SQLite schema. They only add and never lose a row.
+//!
+//! `user_version` is the schema's number; the row `oldest_writer` in `meta` is the lowest schema number whose program may
+//! still write, so that a machine can run two versions while it is being upgraded.
+
+use anyhow::{Context, Result};
+use rusqlite::{Connection, TransactionBehavior};
+
+use crate::exit::Refusal;
+
+/// Marks the file as a queue of this program ("EXPQ").
+const APPLICATION_ID: i32 = 0x4558_5051;
+
+/// Each migration, and the oldest schema whose program may still write after it.
+const MIGRATIONS: &[(&str, u32)] = &[(include_str!("../../sql/sqlite/migrations/0001_first.sql"), 1)];
+
+/// The schema that this program writes.
+pub const NEWEST: u32 = MIGRATIONS.len() as u32;
+
+/// What a database file turned out to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// A queue that this program can use as it is.
+    Current,
+    /// A queue of an older program.
+    Older,
+    /// An empty file.
+    Empty,
+}
+
+/// Looks at an open database, without changing it.
+///
+/// # Errors
+/// It is something else (78), or written by a program too new for this one (78).
+pub fn look(conn: &Connection) -> Result<Found> {
+    let pragma = |name: &str| conn.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0));
+    let (application, version) = (pragma("application_id")?, pragma("user_version")?);
+    if application == 0 && version == 0 {
+        let objects: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        return if objects == 0 { Ok(Found::Empty) } else { Err(foreign()) };
+    }
+    if application != APPLICATION_ID {
+        return Err(foreign());
+    }
+    let version = u32::try_from(version).map_err(|_| foreign())?;
+    if version < NEWEST {
+        return Ok(Found::Older);
+    }
+    if version > NEWEST && oldest_writer(conn)? > NEWEST {
+        return Err(Refusal::config(format!(
+            "the database has schema {version}, this program knows schemas up to {NEWEST}: install the newer export-queue"
+        )));
+    }
+    Ok(Found::Current)
+}
+
+fn foreign() -> anyhow::Error {
+    Refusal::config("it is the database of another program")
+}
+
+fn oldest_writer(conn: &Connection) -> Result<u32> {
+    let text: String =
+        conn.query_row(include_str!("../../sql/sqlite/meta_get.sql"), &[(":name", "oldest_writer")], |row| row.get(0))?;
+    text.parse().context("reading oldest_writer")
+}
+
+/// Brings the schema up to date; safe when many processes do so at once. A new database gets `queue_id`.
+///
+/// # Errors
+/// As [`look`], or the database cannot be written.
+pub fn bring_up(conn: &mut Connection, queue_id: &str) -> Result<()> {
+    if look(conn)? == Found::Current {
+        return Ok(());
+    }
+    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Somebody else may have been quicker; only under the write lock is the answer final.
+    let is_new = match look(&tx)? {
+        Found::Current => return Ok(()),
+        Found::Older => false,
+        Found::Empty => true,
+    };
+    let version: u32 = tx.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    for (sql, oldest_writer) in MIGRATIONS.iter().skip(version as usize) {
+        tx.execute_batch(sql)?;
+        set_meta(&tx, "oldest_writer", &oldest_writer.to_string())?;
+    }
+    if is_new {
+        set_meta(&tx, "queue_id", queue_id)?;
+    }
+    tx.execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {NEWEST}"))?;
+    Ok(tx.commit()?)
+}
+
+/// Writes one fact about the database.
+///
+/// # Errors
+/// The database cannot be written.
+pub fn set_meta(conn: &Connection, name: &str, value: &str) -> Result<()> {
+    conn.execute(include_str!("../../sql/sqlite/meta_set.sql"), &[(":name", name), (":value", value)])?;
+    Ok(())
+}

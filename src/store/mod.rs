@@ -1,0 +1,306 @@
+//! The queue as a set of domain verbs. One engine is SQLite; another joins by passing the same conformance test.
+//!
+//! **Claims and races.** A job is claimed by the process that will do the work, in one conditional statement. The claim
+//! gives the run a token, and every later write of the run names it: a run that lost its token changes nothing, and is
+//! told so by the answer ([`Settled::Lost`], `false`, `None`), not by an error. No transaction is open while an exporter
+//! runs. Every transaction that writes begins as a writer, so that it waits its turn instead of failing half-way.
+//!
+//! `now` is an argument of every verb that needs it; no engine reads a clock.
+
+pub mod migrate;
+mod rows;
+pub mod sqlite;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use chrono::{DateTime, Utc};
+
+use crate::job::{Failure, Job, Run, State, Waiting};
+use crate::key::Key;
+
+/// What a caller asks for.
+#[derive(Debug, Clone)]
+pub struct Ask {
+    /// The export that is wanted.
+    pub key: Key,
+    /// Its file name.
+    pub filename: String,
+    /// The file name of its base.
+    pub base_filename: Option<String>,
+    /// The lane it shall wait in.
+    pub queue: String,
+    /// Who asks.
+    pub client: Option<String>,
+    /// What the caller wants to have back, JSON.
+    pub meta: Option<String>,
+    /// How large the book is, in pages.
+    pub pages: Option<u32>,
+    /// 0 to 1000, lower first.
+    pub priority: i64,
+    /// The rank to take instead of a new one: a base goes at the place of the job that needs it.
+    pub rank: Option<i64>,
+    /// Not to be started before this.
+    pub not_before: Option<DateTime<Utc>>,
+    /// Nobody waits for it after this.
+    pub wait_until: Option<DateTime<Utc>>,
+    /// A file published before now does not count.
+    pub refresh: bool,
+    /// A young failure is not an answer.
+    pub retry: bool,
+    /// How long a failure is an answer.
+    pub hold: Duration,
+    /// The bounds of the queue.
+    pub bounds: QueueBounds,
+}
+
+/// How many jobs may wait; 0 is no bound.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct QueueBounds {
+    /// In the queue.
+    pub queued: u64,
+    /// Of one client in the queue.
+    pub per_client: u64,
+}
+
+/// What a request came to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Requested {
+    /// There is a new job, or a failed one starts afresh.
+    Queued(Job),
+    /// A live job was joined.
+    Joined(Job),
+    /// It failed so recently that this is the answer; or its processes are not gone and it is marked as wanted.
+    Failing(Job),
+    /// The queue holds as many jobs as it may.
+    QueueFull,
+    /// The client has as many jobs as it may.
+    ClientLimit,
+}
+
+/// A worker's wish for a job.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// The lane of its slot.
+    pub queue: String,
+    /// The formats that can be made here, with their time limits.
+    pub formats: Vec<(String, Duration)>,
+    /// The new run's token; written to the slot before the claim.
+    pub token: String,
+    /// The node.
+    pub node: String,
+    /// The slot, as `queue.number`.
+    pub slot: String,
+    /// The worker, as `pid.start`.
+    pub worker: String,
+}
+
+/// How a published run was settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    /// The job is fulfilled and gone.
+    Forgotten,
+    /// A newer file was asked for meanwhile: the job is queued again.
+    QueuedAgain,
+    /// The row does not carry this token any more.
+    Lost,
+}
+
+/// Why a run's job goes back to its place, and what is counted for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// The worker died.
+    Interrupted,
+    /// The worker was told to stop.
+    Stopped,
+    /// It failed in passing and is tried again then.
+    Retry(DateTime<Utc>),
+    /// It waits for its base; not counted as an attempt.
+    Base,
+    /// This machine could not run it (no process, no descriptor); tried again then, not counted as an attempt.
+    Unable(DateTime<Utc>),
+    /// It was cancelled, and wanted again since; everything starts afresh.
+    Wanted,
+}
+
+/// What a cancel came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cancelled {
+    /// It was queued and is gone.
+    Removed,
+    /// It is started and its worker is asked to end it.
+    Marked,
+    /// That many others still want it.
+    StillWanted(u64),
+    /// There is no live job.
+    NotLive,
+}
+
+/// Which jobs to list; `None` is any.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Only in this state.
+    pub state: Option<State>,
+    /// Only in this queue.
+    pub queue: Option<String>,
+    /// Only of this format.
+    pub format: Option<String>,
+    /// At most that many.
+    pub limit: Option<u32>,
+}
+
+/// What a queue holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tally {
+    /// The queue.
+    pub queue: String,
+    /// Jobs waiting.
+    pub queued: u64,
+    /// Of these, jobs that wait for nothing but a slot (or their base).
+    pub due: u64,
+    /// Jobs with a worker.
+    pub started: u64,
+    /// Jobs that failed.
+    pub failed: u64,
+    /// When the oldest waiting job was asked for.
+    pub oldest: Option<DateTime<Utc>>,
+}
+
+/// A pause that is in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pause {
+    /// Since when.
+    pub since: DateTime<Utc>,
+    /// What callers are told.
+    pub message: Option<String>,
+}
+
+/// A failure that is to be written.
+#[derive(Debug, Clone)]
+pub struct FailureNote<'a> {
+    /// Why.
+    pub reason: Failure,
+    /// Exit code or signal, then the last lines of output.
+    pub detail: &'a str,
+    /// Processes of the run are left: the row keeps its token.
+    pub keeps_token: bool,
+}
+
+/// The queue.
+pub trait Store {
+    /// The random id that binds this database to its cache and state directory.
+    fn queue_id(&self) -> Result<String>;
+
+    /// Asks for a file: inserts, joins, revives or refuses, decided under the write lock.
+    fn request(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested>;
+
+    /// The job for a file.
+    fn find(&self, filename: &str) -> Result<Option<Job>>;
+
+    /// The job with that number.
+    fn find_by_id(&self, id: i64) -> Result<Option<Job>>;
+
+    /// The row that a run may write.
+    fn find_by_token(&self, token: &str) -> Result<Option<Job>>;
+
+    /// Jobs, in the order in which they would start.
+    fn list(&self, filter: &Filter) -> Result<Vec<Job>>;
+
+    /// What each queue holds.
+    fn tally(&self, now: DateTime<Utc>) -> Result<Vec<Tally>>;
+
+    /// How many jobs of a queue are started.
+    fn count_started(&self, queue: &str) -> Result<u32>;
+
+    /// How many queued jobs go before this one in its queue, counted to 1000.
+    fn ahead(&self, job: &Job) -> Result<u32>;
+
+    /// The pause of a queue, if it is paused.
+    fn pause_of(&self, queue: &str) -> Result<Option<Pause>>;
+
+    /// How many jobs of these formats a queue has due, counted to `limit`.
+    fn due(&self, queue: &str, formats: &[(String, Duration)], now: DateTime<Utc>, limit: u32) -> Result<u32>;
+
+    /// The formats that wait in a queue, whether or not they can be made here.
+    fn due_formats(&self, queue: &str) -> Result<Vec<String>>;
+
+    /// Claims the next due job, counting the attempt; `None` when nothing is due.
+    fn claim(&mut self, claim: &Claim, now: DateTime<Utc>) -> Result<Option<Job>>;
+
+    /// Notes what the exporter says of its progress.
+    fn progress(&mut self, token: &str, progress: &str) -> Result<()>;
+
+    /// Settles a published run, and records it.
+    fn finish(&mut self, run: &Run, node: &str) -> Result<Settled>;
+
+    /// Settles a failed run, and records it; false when the row is not this run's any more.
+    fn fail(&mut self, run: &Run, node: &str, note: &FailureNote<'_>) -> Result<bool>;
+
+    /// Puts a run's job back, and records the run where it is worth it; false when the row is not this run's any more.
+    fn requeue(&mut self, token: &str, again: Again, record: Option<(&Run, &str)>) -> Result<bool>;
+
+    /// Frees the row of a failed run whose processes are gone at last.
+    fn let_go(&mut self, token: &str) -> Result<bool>;
+
+    /// Deletes a job without a worker that a file published then fulfils; false when it is not so any more.
+    fn forget(&mut self, id: i64, published_at: DateTime<Utc>) -> Result<bool>;
+
+    /// Jobs without a worker whose file was published since then and since they were asked for: id and file name.
+    fn fulfilled(&self, since: DateTime<Utc>) -> Result<Vec<(i64, String)>>;
+
+    /// Takes back a wish: for `client`, or for everybody with `force`.
+    fn cancel(&mut self, filename: &str, client: Option<&str>, force: bool, now: DateTime<Utc>) -> Result<Cancelled>;
+
+    /// Deletes a failed row; false when there is none that may be deleted.
+    fn dismiss(&mut self, filename: &str) -> Result<bool>;
+
+    /// Deletes failures older than `before` and those beyond `max`.
+    fn expire_failed(&mut self, before: DateTime<Utc>, max: u64, now: DateTime<Utc>) -> Result<u64>;
+
+    /// Base files that live jobs may still use, and since when those must have been published.
+    fn needed_bases(&self) -> Result<Vec<(String, DateTime<Utc>)>>;
+
+    /// Files published before then that nobody has seen gone.
+    fn due_files(&self, before: DateTime<Utc>, now: DateTime<Utc>, limit: u32) -> Result<Vec<String>>;
+
+    /// Notes that these files are gone.
+    fn swept(&mut self, filenames: &[String]) -> Result<()>;
+
+    /// Notes that a file is younger than its run says.
+    fn still_there(&mut self, filename: &str, published_at: DateTime<Utc>) -> Result<()>;
+
+    /// Runs, the latest first; of one file or of all.
+    fn history(&self, filename: Option<&str>, limit: u32) -> Result<Vec<Run>>;
+
+    /// Deletes runs that ended before then, and those beyond `max`; never one whose file is there.
+    fn prune_history(&mut self, before: DateTime<Utc>, max: u64) -> Result<u64>;
+
+    /// Every token that a row names: work directories and logs of others have no owner.
+    fn tokens(&self) -> Result<Vec<String>>;
+}
+
+/// What of a job is counted when it goes back to its place.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) attempts: i64,
+    pub(crate) retries: i64,
+    pub(crate) interruptions: i64,
+    pub(crate) stops: i64,
+    pub(crate) base_waits: i64,
+    pub(crate) later: Option<(DateTime<Utc>, Waiting)>,
+}
+
+impl Again {
+    /// What is counted for it.
+    pub(crate) fn counts(self) -> Counts {
+        let none = Counts::default();
+        match self {
+            Self::Interrupted => Counts { interruptions: 1, ..none },
+            Self::Stopped => Counts { stops: 1, ..none },
+            Self::Retry(at) => Counts { retries: 1, later: Some((at, Waiting::BackingOff)), ..none },
+            Self::Base => Counts { attempts: -1, base_waits: 1, ..none },
+            Self::Unable(at) => Counts { attempts: -1, later: Some((at, Waiting::BackingOff)), ..none },
+            Self::Wanted => none,
+        }
+    }
+}

@@ -1,0 +1,630 @@
+//! The queue on SQLite: one file in the state directory, WAL, `synchronous=FULL`.
+//!
+//! Every write is one `BEGIN IMMEDIATE` transaction: it takes the write lock first and waits for it, while a transaction
+//! that reads first and then wants to write is refused at once when somebody else was quicker. A power cut loses nothing
+//! that was answered. The `-wal` and `-shm` files stay when the last process closes, so that a front end that may only
+//! read finds them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use chrono::{DateTime, Utc};
+use rusqlite::{
+    Connection, ErrorCode, OpenFlags, OptionalExtension, ToSql, Transaction, TransactionBehavior, ffi, named_params,
+};
+
+use super::{
+    Again, Ask, Cancelled, Claim, FailureNote, Filter, Pause, QueueBounds, Requested, Settled, Store, Tally, migrate,
+    rows,
+};
+use crate::clock::from_millis;
+use crate::exit::{Exit, Refusal};
+use crate::fault;
+use crate::job::{Job, Outcome, Phase, Run};
+use crate::rules::{self, HORIZON, Step};
+
+/// How long a statement waits for another process's write.
+const BUSY: Duration = Duration::from_secs(8);
+
+macro_rules! sql {
+    ($name:literal) => {
+        include_str!(concat!("../../sql/sqlite/", $name, ".sql"))
+    };
+}
+
+/// A connection to the queue.
+#[derive(Debug)]
+pub struct Sqlite {
+    conn: Connection,
+    path: PathBuf,
+}
+
+impl Sqlite {
+    /// Opens the queue for writing; the file must be there. An older schema is brought up to date, an empty file becomes a
+    /// queue with the id `new_id`.
+    ///
+    /// # Errors
+    /// Not a usable database or too new (78), not permitted (77), busy (75).
+    pub fn open(path: &Path, new_id: &str) -> Result<Self> {
+        let mut store = Self::connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        store.prepare(new_id).map_err(|error| explain(path, error))?;
+        Ok(store)
+    }
+
+    /// Opens the queue for reading; the file must be there and hold a queue of this version.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; an older or empty one is to be opened for writing first (78).
+    pub fn open_to_read(path: &Path) -> Result<Self> {
+        let store = Self::connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        match migrate::look(&store.conn).map_err(|error| explain(path, error))? {
+            migrate::Found::Current => Ok(store),
+            migrate::Found::Older => {
+                Err(Refusal::config(format!("{} is of an older version: run `export-queue check`", path.display())))
+            }
+            migrate::Found::Empty => Err(lost(path)),
+        }
+    }
+
+    fn connect(path: &Path, access: OpenFlags) -> Result<Self> {
+        let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+        let connect = || -> Result<Connection> {
+            let conn = Connection::open_with_flags(path, flags)?;
+            conn.busy_timeout(BUSY)?;
+            Ok(conn)
+        };
+        let conn = connect().map_err(|error| explain(path, error))?;
+        Ok(Self { conn, path: path.to_owned() })
+    }
+
+    fn prepare(&mut self, new_id: &str) -> Result<()> {
+        let mode: String = self.conn.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
+        if mode != "wal" {
+            if migrate::look(&self.conn)? != migrate::Found::Empty {
+                tracing::info!("switching {} to WAL", self.path.display());
+            }
+            self.conn.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
+        }
+        self.conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON")?;
+        self.conn.query_row("PRAGMA journal_size_limit = 4194304", [], |_| Ok(()))?;
+        keep_wal(&self.conn)?;
+        migrate::bring_up(&mut self.conn, new_id)
+    }
+
+    /// Writes the id that binds the database, anew.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn adopt(&mut self, queue_id: &str) -> Result<()> {
+        self.write(|tx| migrate::set_meta(tx, "queue_id", queue_id))
+    }
+
+    fn write<T>(&mut self, body: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        let Self { conn, path } = self;
+        let attempt = || -> Result<T> {
+            let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let value = body(&tx)?;
+            tx.commit()?;
+            Ok(value)
+        };
+        attempt().map_err(|error| explain(path, error))
+    }
+
+    fn read<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+        body(&self.conn).map_err(|error| explain(&self.path, error))
+    }
+}
+
+/// Leaves the `-wal` and `-shm` files in place when the last connection closes.
+fn keep_wal(conn: &Connection) -> Result<()> {
+    let mut on: std::ffi::c_int = 1;
+    // SAFETY: the handle is open, "main" is a C string, and this operation reads and writes one int behind the pointer.
+    let code = unsafe {
+        ffi::sqlite3_file_control(conn.handle(), c"main".as_ptr(), ffi::SQLITE_FCNTL_PERSIST_WAL, (&raw mut on).cast())
+    };
+    if code == ffi::SQLITE_OK { Ok(()) } else { Err(anyhow!("cannot keep the write-ahead log: code {code}")) }
+}
+
+fn lost(path: &Path) -> anyhow::Error {
+    let path = path.display();
+    Refusal::config(format!("{path} is not a usable database: it is empty; recover with `export-queue init --adopt`"))
+}
+
+/// Gives an SQLite error the exit code and the words that it deserves; other errors stay as they are.
+fn explain(path: &Path, error: anyhow::Error) -> anyhow::Error {
+    let at = path.display();
+    if let Some(refusal) = error.downcast_ref::<Refusal>() {
+        return Refusal::with(refusal.exit, format!("{at}: {}", refusal.message));
+    }
+    let Some(sqlite) = error.chain().find_map(|cause| cause.downcast_ref::<rusqlite::Error>()) else {
+        return error;
+    };
+    let Some(code) = sqlite.sqlite_error_code() else {
+        return error.context(format!("using {at}"));
+    };
+    let (exit, words) = match code {
+        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => {
+            (Exit::TryLater, "the database is busy; try again later")
+        }
+        ErrorCode::DiskFull => (Exit::TryLater, "the disk is full"),
+        ErrorCode::SystemIoFailure => (Exit::TryLater, "the disk does not answer as it should"),
+        ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => {
+            (Exit::Config, "is not a usable database; recover with `export-queue init --adopt` (files stay served)")
+        }
+        ErrorCode::ReadOnly | ErrorCode::PermissionDenied => {
+            (Exit::NotPermitted, "may not be written by this user: join the group of the state directory")
+        }
+        ErrorCode::CannotOpen => {
+            (Exit::NotPermitted, "cannot be opened: is this user in the group of the state directory?")
+        }
+        _ => return error.context(format!("using {at}")),
+    };
+    Refusal::with(exit, format!("{at}: {words} ({sqlite})"))
+}
+
+fn millis(time: DateTime<Utc>) -> i64 {
+    time.timestamp_millis()
+}
+
+fn horizon(now: DateTime<Utc>) -> i64 {
+    millis(now).saturating_add(HORIZON.as_millis() as i64)
+}
+
+/// The formats and their time limits as the statements take them.
+fn formats_json(formats: &[(String, Duration)]) -> String {
+    let map: BTreeMap<_, _> = formats.iter().map(|(name, limit)| (name, limit.as_millis() as u64)).collect();
+    // A map of strings to numbers always has a JSON form.
+    serde_json::to_string(&map).unwrap_or_default()
+}
+
+fn one_job(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)]) -> Result<Option<Job>> {
+    let mut statement = conn.prepare(sql)?;
+    let mut rows = statement.query(params)?;
+    rows.next()?.map(rows::job).transpose()
+}
+
+fn find(conn: &Connection, filename: &str) -> Result<Option<Job>> {
+    one_job(conn, sql!("find_by_filename"), named_params! {":filename": filename})
+}
+
+fn find_by_id(conn: &Connection, id: i64) -> Result<Option<Job>> {
+    one_job(conn, sql!("find_by_id"), named_params! {":id": id})
+}
+
+fn sure(conn: &Connection, id: i64) -> Result<Job> {
+    find_by_id(conn, id)?.context("a row that was just written is not there")
+}
+
+fn count(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)]) -> Result<u64> {
+    Ok(conn.query_row(sql, params, |row| row.get::<_, i64>(0))?.unsigned_abs())
+}
+
+/// Whether a bound on waiting jobs is reached, and which.
+fn over_bounds(tx: &Transaction<'_>, ask: &Ask) -> Result<Option<Requested>> {
+    let QueueBounds { queued, per_client } = ask.bounds;
+    if queued > 0 {
+        let bound = queued as i64;
+        if count(tx, sql!("count_queued"), named_params! {":queue": ask.queue, ":bound": bound})? >= queued {
+            return Ok(Some(Requested::QueueFull));
+        }
+    }
+    if let (true, Some(client)) = (per_client > 0, &ask.client) {
+        let bound = per_client as i64;
+        let params = named_params! {":queue": ask.queue, ":client": client, ":bound": bound};
+        if count(tx, sql!("count_client"), params)? >= per_client {
+            return Ok(Some(Requested::ClientLimit));
+        }
+    }
+    Ok(None)
+}
+
+fn next_rank(tx: &Transaction<'_>, ask: &Ask, now: DateTime<Utc>) -> Result<i64> {
+    if let Some(rank) = ask.rank {
+        return Ok(rank);
+    }
+    let last = match &ask.client {
+        None => None,
+        Some(client) => {
+            tx.query_row(sql!("last_rank"), named_params! {":client": client, ":priority": ask.priority}, |row| {
+                row.get::<_, Option<i64>>(0)
+            })?
+        }
+    };
+    Ok(rules::rank(now, ask.priority, last))
+}
+
+/// Writes the row of a new or a revived job; `id` is the row that is revived.
+fn put(tx: &Transaction<'_>, ask: &Ask, id: Option<i64>, now: DateTime<Utc>) -> Result<i64> {
+    let rank = next_rank(tx, ask, now)?;
+    let (submitted_at, options) = (millis(now), ask.key.options_json());
+    let newer_than = ask.refresh.then_some(submitted_at);
+    let due_at = ask.not_before.filter(|at| *at > now).map(millis);
+    let waits_for = due_at.map(|_| "not_before");
+    let wait_until = ask.wait_until.map(millis);
+    let key = &ask.key;
+    if let Some(id) = id {
+        tx.execute(
+            sql!("revive"),
+            named_params! {
+                ":id": id, ":queue": ask.queue, ":client": ask.client, ":meta": ask.meta, ":pages": ask.pages,
+                ":priority": ask.priority, ":rank": rank, ":base_filename": ask.base_filename,
+                ":submitted_at": submitted_at, ":newer_than": newer_than, ":due_at": due_at, ":waits_for": waits_for,
+                ":wait_until": wait_until,
+            },
+        )?;
+        return Ok(id);
+    }
+    Ok(tx.query_row(
+        sql!("insert"),
+        named_params! {
+            ":title": key.title, ":lang": key.lang, ":font": key.font, ":format": key.format, ":options": options,
+            ":filename": ask.filename, ":base_filename": ask.base_filename, ":queue": ask.queue, ":client": ask.client,
+            ":meta": ask.meta, ":pages": ask.pages, ":priority": ask.priority, ":rank": rank,
+            ":submitted_at": submitted_at, ":newer_than": newer_than, ":due_at": due_at, ":waits_for": waits_for,
+            ":wait_until": wait_until,
+        },
+        |row| row.get(0),
+    )?)
+}
+
+fn note_interest(tx: &Transaction<'_>, job_id: i64, client: Option<&str>) -> Result<()> {
+    if let Some(client) = client {
+        tx.execute(sql!("interest"), named_params! {":job_id": job_id, ":client": client})?;
+    }
+    Ok(())
+}
+
+fn record(tx: &Transaction<'_>, run: &Run, node: &str) -> Result<()> {
+    let present = i64::from(run.outcome == Outcome::Ready && run.published_at.is_some());
+    if present == 1 {
+        tx.execute(sql!("run_supersede"), named_params! {":filename": run.filename, ":token": run.token})?;
+    }
+    let signed = |number: Option<u64>| number.map(|number| i64::try_from(number).unwrap_or(i64::MAX));
+    let (key, measured) = (&run.key, &run.measured);
+    tx.execute(
+        sql!("run_insert"),
+        named_params! {
+            ":token": run.token, ":job_id": run.job_id, ":title": key.title, ":lang": key.lang, ":font": key.font,
+            ":format": key.format, ":options": key.options_json(), ":filename": run.filename, ":queue": run.queue,
+            ":client": run.client, ":meta": run.meta, ":node": node, ":outcome": run.outcome.text(),
+            ":reason": run.reason.map(crate::job::Failure::text), ":detail": run.detail,
+            ":submitted_at": millis(run.submitted_at), ":started_at": millis(run.started_at),
+            ":finished_at": millis(run.finished_at), ":published_at": run.published_at.map(millis),
+            ":bytes": signed(measured.bytes), ":exit_code": measured.exit_code, ":signal": measured.signal,
+            ":peak_memory": signed(measured.peak_memory), ":cpu_millis": signed(measured.cpu_millis),
+            ":present": present,
+        },
+    )?;
+    Ok(())
+}
+
+fn put_back(tx: &Transaction<'_>, token: &str, again: Again) -> Result<bool> {
+    let counts = again.counts();
+    let (due_at, waits_for) = (counts.later.map(|(at, _)| millis(at)), counts.later.map(|(_, why)| why.text()));
+    let changed = tx.execute(
+        sql!("requeue"),
+        named_params! {
+            ":token": token, ":due_at": due_at, ":waits_for": waits_for, ":attempts": counts.attempts,
+            ":retries": counts.retries, ":interruptions": counts.interruptions, ":stops": counts.stops,
+            ":base_waits": counts.base_waits,
+        },
+    )?;
+    Ok(changed == 1)
+}
+
+impl Store for Sqlite {
+    fn queue_id(&self) -> Result<String> {
+        self.read(|conn| Ok(conn.query_row(sql!("meta_get"), &[(":name", "queue_id")], |row| row.get(0))?))
+    }
+
+    fn request(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested> {
+        self.write(|tx| {
+            let row = find(tx, &ask.filename)?;
+            let step = rules::on_request(row.as_ref(), ask.retry, ask.hold, now);
+            let answer = match (step, row) {
+                (Step::Hold, Some(job)) => return Ok(Requested::Failing(job)),
+                (Step::Want, Some(job)) => {
+                    tx.execute(sql!("want"), named_params! {":id": job.id, ":now": millis(now)})?;
+                    return Ok(Requested::Failing(job));
+                }
+                (Step::Join, Some(job)) => {
+                    let rank = next_rank(tx, ask, now)?;
+                    let newer_than = ask.refresh.then_some(millis(now));
+                    let params = named_params! {
+                        ":id": job.id, ":priority": ask.priority, ":rank": rank, ":newer_than": newer_than,
+                    };
+                    tx.execute(sql!("join"), params)?;
+                    Requested::Joined(sure(tx, job.id)?)
+                }
+                (Step::Revive | Step::Insert | Step::Hold | Step::Want | Step::Join, row) => {
+                    if let Some(refused) = over_bounds(tx, ask)? {
+                        return Ok(refused);
+                    }
+                    Requested::Queued(sure(tx, put(tx, ask, row.map(|job| job.id), now)?)?)
+                }
+            };
+            if let Requested::Queued(job) | Requested::Joined(job) = &answer {
+                note_interest(tx, job.id, ask.client.as_deref())?;
+            }
+            fault::point("request.before_commit")?;
+            Ok(answer)
+        })
+    }
+
+    fn find(&self, filename: &str) -> Result<Option<Job>> {
+        self.read(|conn| find(conn, filename))
+    }
+
+    fn find_by_id(&self, id: i64) -> Result<Option<Job>> {
+        self.read(|conn| find_by_id(conn, id))
+    }
+
+    fn find_by_token(&self, token: &str) -> Result<Option<Job>> {
+        self.read(|conn| one_job(conn, sql!("find_by_token"), named_params! {":token": token}))
+    }
+
+    fn list(&self, filter: &Filter) -> Result<Vec<Job>> {
+        self.read(|conn| {
+            let mut statement = conn.prepare(sql!("list"))?;
+            let mut rows = statement.query(named_params! {
+                ":state": filter.state.map(crate::job::State::number), ":queue": filter.queue, ":format": filter.format,
+                ":limit": filter.limit.map_or(-1, i64::from),
+            })?;
+            let mut jobs = Vec::new();
+            while let Some(row) = rows.next()? {
+                jobs.push(rows::job(row)?);
+            }
+            Ok(jobs)
+        })
+    }
+
+    fn tally(&self, now: DateTime<Utc>) -> Result<Vec<Tally>> {
+        self.read(|conn| {
+            let mut statement = conn.prepare(sql!("tally"))?;
+            let rows = statement.query_map(named_params! {":now": millis(now)}, |row| {
+                let number = |column: &str| row.get::<_, i64>(column).map(i64::unsigned_abs);
+                Ok(Tally {
+                    queue: row.get("queue")?,
+                    queued: number("queued")?,
+                    due: number("due")?,
+                    started: number("started")?,
+                    failed: number("failed")?,
+                    oldest: row.get::<_, Option<i64>>("oldest")?.map(from_millis),
+                })
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    fn count_started(&self, queue: &str) -> Result<u32> {
+        self.read(|conn| {
+            let started = count(conn, sql!("count_started"), named_params! {":queue": queue})?;
+            Ok(u32::try_from(started).unwrap_or(u32::MAX))
+        })
+    }
+
+    fn ahead(&self, job: &Job) -> Result<u32> {
+        self.read(|conn| {
+            let params = named_params! {":queue": job.queue, ":rank": job.rank, ":id": job.id};
+            Ok(u32::try_from(count(conn, sql!("ahead"), params)?).unwrap_or(u32::MAX))
+        })
+    }
+
+    fn pause_of(&self, queue: &str) -> Result<Option<Pause>> {
+        self.read(|conn| {
+            let pause = conn.query_row(sql!("pause_of"), named_params! {":queue": queue}, |row| {
+                Ok(Pause { since: from_millis(row.get("paused_at")?), message: row.get("message")? })
+            });
+            Ok(pause.optional()?)
+        })
+    }
+
+    fn due(&self, queue: &str, formats: &[(String, Duration)], now: DateTime<Utc>, limit: u32) -> Result<u32> {
+        self.read(|conn| {
+            let params = named_params! {
+                ":queue": queue, ":formats": formats_json(formats), ":now": millis(now), ":horizon": horizon(now),
+                ":limit": limit,
+            };
+            Ok(u32::try_from(count(conn, sql!("due"), params)?).unwrap_or(u32::MAX))
+        })
+    }
+
+    fn due_formats(&self, queue: &str) -> Result<Vec<String>> {
+        self.read(|conn| {
+            let mut statement = conn.prepare(sql!("due_formats"))?;
+            let rows = statement.query_map(named_params! {":queue": queue}, |row| row.get(0))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    fn claim(&mut self, claim: &Claim, now: DateTime<Utc>) -> Result<Option<Job>> {
+        self.write(|tx| {
+            tx.execute(sql!("promote"), named_params! {":now": millis(now), ":horizon": horizon(now)})?;
+            let params = named_params! {
+                ":queue": claim.queue, ":formats": formats_json(&claim.formats), ":token": claim.token,
+                ":node": claim.node, ":slot": claim.slot, ":worker": claim.worker, ":now": millis(now),
+            };
+            let id = tx.query_row(sql!("claim"), params, |row| row.get(0)).optional()?;
+            id.map(|id| sure(tx, id)).transpose()
+        })
+    }
+
+    fn progress(&mut self, token: &str, progress: &str) -> Result<()> {
+        self.write(|tx| {
+            tx.execute(sql!("progress"), named_params! {":token": token, ":progress": progress})?;
+            Ok(())
+        })
+    }
+
+    fn finish(&mut self, run: &Run, node: &str) -> Result<Settled> {
+        self.write(|tx| {
+            let forgotten = tx.execute(sql!("finish"), named_params! {":token": run.token})? == 1;
+            let settled = if forgotten {
+                Settled::Forgotten
+            } else if put_back(tx, &run.token, Again::Wanted)? {
+                Settled::QueuedAgain
+            } else {
+                return Ok(Settled::Lost);
+            };
+            record(tx, run, node)?;
+            fault::point("finish.before_commit")?;
+            Ok(settled)
+        })
+    }
+
+    fn fail(&mut self, run: &Run, node: &str, note: &FailureNote<'_>) -> Result<bool> {
+        self.write(|tx| {
+            let params = named_params! {
+                ":token": run.token, ":state": note.reason.state().number(), ":reason": note.reason.text(),
+                ":detail": note.detail, ":now": millis(run.finished_at), ":keep_token": note.keeps_token,
+            };
+            let mine = tx.execute(sql!("fail"), params)? == 1;
+            if mine {
+                record(tx, run, node)?;
+            }
+            fault::point("finish.before_commit")?;
+            Ok(mine)
+        })
+    }
+
+    fn requeue(&mut self, token: &str, again: Again, run: Option<(&Run, &str)>) -> Result<bool> {
+        self.write(|tx| {
+            let mine = put_back(tx, token, again)?;
+            if let (true, Some((run, node))) = (mine, run) {
+                record(tx, run, node)?;
+            }
+            Ok(mine)
+        })
+    }
+
+    fn let_go(&mut self, token: &str) -> Result<bool> {
+        self.write(|tx| Ok(tx.execute(sql!("let_go"), named_params! {":token": token})? == 1))
+    }
+
+    fn forget(&mut self, id: i64, published_at: DateTime<Utc>) -> Result<bool> {
+        self.write(|tx| {
+            Ok(tx.execute(sql!("forget"), named_params! {":id": id, ":published_at": millis(published_at)})? == 1)
+        })
+    }
+
+    fn fulfilled(&self, since: DateTime<Utc>) -> Result<Vec<(i64, String)>> {
+        self.read(|conn| {
+            let mut statement = conn.prepare(sql!("fulfilled"))?;
+            let rows =
+                statement.query_map(named_params! {":since": millis(since)}, |row| Ok((row.get(0)?, row.get(1)?)))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    fn cancel(&mut self, filename: &str, client: Option<&str>, force: bool, now: DateTime<Utc>) -> Result<Cancelled> {
+        self.write(|tx| {
+            let Some(job) = find(tx, filename)? else {
+                return Ok(Cancelled::NotLive);
+            };
+            if matches!(job.phase, Phase::Failed { .. }) {
+                return Ok(Cancelled::NotLive);
+            }
+            if let Some(client) = client {
+                tx.execute(sql!("interest_drop"), named_params! {":job_id": job.id, ":client": client})?;
+            }
+            let others = count(tx, sql!("interest_count"), named_params! {":job_id": job.id, ":client": client})?;
+            if others > 0 && !force {
+                return Ok(Cancelled::StillWanted(others));
+            }
+            if tx.execute(sql!("delete_queued"), named_params! {":id": job.id})? == 1 {
+                return Ok(Cancelled::Removed);
+            }
+            tx.execute(sql!("mark_cancelled"), named_params! {":id": job.id, ":now": millis(now)})?;
+            Ok(Cancelled::Marked)
+        })
+    }
+
+    fn dismiss(&mut self, filename: &str) -> Result<bool> {
+        self.write(|tx| {
+            let Some(job) = find(tx, filename)? else {
+                return Ok(false);
+            };
+            Ok(tx.execute(sql!("dismiss"), named_params! {":id": job.id})? == 1)
+        })
+    }
+
+    fn expire_failed(&mut self, before: DateTime<Utc>, max: u64, now: DateTime<Utc>) -> Result<u64> {
+        let max = i64::try_from(max).unwrap_or(i64::MAX);
+        self.write(|tx| {
+            let params = named_params! {":before": millis(before), ":max": max, ":horizon": horizon(now)};
+            Ok(tx.execute(sql!("expire_failed"), params)? as u64)
+        })
+    }
+
+    fn needed_bases(&self) -> Result<Vec<(String, DateTime<Utc>)>> {
+        self.read(|conn| {
+            let mut statement = conn.prepare(sql!("needed_bases"))?;
+            let rows = statement.query_map([], |row| Ok((row.get(0)?, from_millis(row.get(1)?))))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    fn due_files(&self, before: DateTime<Utc>, now: DateTime<Utc>, limit: u32) -> Result<Vec<String>> {
+        self.read(|conn| {
+            let mut statement = conn.prepare(sql!("due_files"))?;
+            let horizon = millis(now) + 60_000;
+            let params = named_params! {":before": millis(before), ":horizon": horizon, ":limit": limit};
+            let rows = statement.query_map(params, |row| row.get(0))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    fn swept(&mut self, filenames: &[String]) -> Result<()> {
+        if filenames.is_empty() {
+            return Ok(());
+        }
+        self.write(|tx| {
+            let mut statement = tx.prepare(sql!("swept"))?;
+            for filename in filenames {
+                statement.execute(named_params! {":filename": filename})?;
+            }
+            Ok(())
+        })
+    }
+
+    fn still_there(&mut self, filename: &str, published_at: DateTime<Utc>) -> Result<()> {
+        self.write(|tx| {
+            let params = named_params! {":filename": filename, ":published_at": millis(published_at)};
+            tx.execute(sql!("still_there"), params)?;
+            Ok(())
+        })
+    }
+
+    fn history(&self, filename: Option<&str>, limit: u32) -> Result<Vec<Run>> {
+        self.read(|conn| {
+            let mut statement = conn.prepare(if filename.is_some() { sql!("history_of") } else { sql!("history") })?;
+            let mut rows = match filename {
+                Some(filename) => statement.query(named_params! {":filename": filename, ":limit": limit})?,
+                None => statement.query(named_params! {":limit": limit})?,
+            };
+            let mut runs = Vec::new();
+            while let Some(row) = rows.next()? {
+                runs.push(rows::run(row)?);
+            }
+            Ok(runs)
+        })
+    }
+
+    fn prune_history(&mut self, before: DateTime<Utc>, max: u64) -> Result<u64> {
+        let max = i64::try_from(max).unwrap_or(i64::MAX);
+        self.write(|tx| {
+            let params = named_params! {":before": millis(before), ":max": max, ":limit": 10_000};
+            Ok(tx.execute(sql!("prune_history"), params)? as u64)
+        })
+    }
+
+    fn tokens(&self) -> Result<Vec<String>> {
+        self.read(|conn| {
+            let mut statement = conn.prepare(sql!("tokens"))?;
+            let rows = statement.query_map([], |row| row.get(0))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+}

@@ -1,0 +1,212 @@
+//! Sweeping: files past their age go, in small batches under the cache lock, each looked at again before it is touched.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Result;
+use chrono::{DateTime, Utc};
+
+use crate::bind::{self, Home};
+use crate::cache::Facts;
+use crate::retention::{Action, Wish};
+use crate::store::Store;
+
+/// How many files are touched under one hold of the lock.
+const BATCH: usize = 64;
+
+/// How long a sweep waits for the lock before it leaves the rest to the next.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How many due files one tick takes from the index at a time.
+const PAGE: u32 = 512;
+
+/// What a sweep did, or would do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Files deleted.
+    pub deleted: u64,
+    /// Their size in bytes.
+    pub bytes: u64,
+    /// Files taken out of `ready`, to be deleted one grace later.
+    pub aged: u64,
+    /// What stood in the way, one line each.
+    pub trouble: Vec<String>,
+    /// The lock was busy for too long; the rest is left to the next sweep.
+    pub left_over: bool,
+}
+
+/// Base files that waiting jobs may still use, and since when they must have been published for that.
+type Needed = HashMap<String, DateTime<Utc>>;
+
+fn needed(store: &dyn Store) -> Result<Needed> {
+    Ok(store.needed_bases()?.into_iter().collect())
+}
+
+fn plan(home: &Home, needed: &Needed, wish: Wish, file: &Facts, now: DateTime<Utc>) -> Action {
+    let is_needed = needed.get(&file.filename).is_some_and(|since| file.dates.modified >= *since);
+    home.cache.policy.action(file.dates, is_needed, wish, now)
+}
+
+/// Walks the whole cache and takes what is over age, and what `wish` names.
+///
+/// # Errors
+/// The cache or the database cannot be used at all; single files that resist stand in the report.
+pub fn walk(home: &Home, store: &mut dyn Store, wish: Wish, dry_run: bool, now: DateTime<Utc>) -> Result<Report> {
+    let needed = needed(store)?;
+    let mut report = Report::default();
+    let mut walk_trouble = Vec::new();
+    let mut batch = Vec::with_capacity(BATCH);
+    for file in home.cache.walk(|trouble| walk_trouble.push(trouble)) {
+        let action = plan(home, &needed, wish, &file, now);
+        if action == Action::Keep {
+            continue;
+        }
+        if dry_run {
+            count(&mut report, &file, action);
+            continue;
+        }
+        batch.push((file, action));
+        if batch.len() >= BATCH && !take(home, store, &mut batch, &mut report, now)? {
+            break;
+        }
+    }
+    if !report.left_over {
+        take(home, store, &mut batch, &mut report, now)?;
+    }
+    report.trouble.extend(walk_trouble);
+    Ok(report)
+}
+
+/// Takes what is due by the index of runs: a minute's sweep never walks.
+///
+/// # Errors
+/// As [`walk`].
+pub fn by_index(home: &Home, store: &mut dyn Store, now: DateTime<Utc>) -> Result<Report> {
+    let mut report = Report::default();
+    let Some(before) = home.cache.policy.due_before(now) else {
+        return Ok(report);
+    };
+    let needed = needed(store)?;
+    let mut spared = 0;
+    loop {
+        let page = store.due_files(before, now, PAGE)?;
+        let mut batch = Vec::with_capacity(BATCH);
+        let mut gone = Vec::new();
+        let mut moved = 0;
+        for filename in &page {
+            match home.cache.find(filename)? {
+                None => gone.push(filename.clone()),
+                Some(file) => match plan(home, &needed, Wish::default(), &file, now) {
+                    Action::Keep => {
+                        // Younger than its run says, or spared: either way not due by the index any more.
+                        if file.dates.modified >= before {
+                            store.still_there(filename, file.dates.modified)?;
+                            moved += 1;
+                        } else {
+                            spared += 1;
+                        }
+                    }
+                    action => batch.push((file, action)),
+                },
+            }
+        }
+        store.swept(&gone)?;
+        let planned = batch.len();
+        while !batch.is_empty() {
+            let rest = batch.split_off(batch.len().min(BATCH));
+            if !take(home, store, &mut batch, &mut report, now)? {
+                return Ok(report);
+            }
+            batch = rest;
+        }
+        let progress = gone.len() + planned + moved;
+        if page.len() < PAGE as usize || progress == 0 || spared > PAGE as usize {
+            return Ok(report);
+        }
+    }
+}
+
+fn count(report: &mut Report, file: &Facts, action: Action) {
+    match action {
+        Action::Delete => {
+            report.deleted += 1;
+            report.bytes += file.bytes;
+        }
+        Action::Age => report.aged += 1,
+        Action::Keep => {}
+    }
+}
+
+/// Carries out one batch under the lock; false when the lock was not to be had.
+fn take(
+    home: &Home,
+    store: &mut dyn Store,
+    batch: &mut Vec<(Facts, Action)>,
+    report: &mut Report,
+    now: DateTime<Utc>,
+) -> Result<bool> {
+    if batch.is_empty() {
+        return Ok(true);
+    }
+    let Some(lock) = home.cache.lock(bind::own_record(), PATIENCE)? else {
+        report.left_over = true;
+        return Ok(false);
+    };
+    let mut deleted = Vec::new();
+    let mut aged = BTreeMap::new();
+    for (file, action) in batch.drain(..) {
+        match home.cache.apply(&lock, &file, action, now) {
+            Ok(true) => {
+                count(report, &file, action);
+                match action {
+                    Action::Delete => deleted.push(file.filename),
+                    Action::Age => drop(aged.insert(file.filename, home.cache.policy.aged(now))),
+                    Action::Keep => {}
+                }
+            }
+            Ok(false) => {}
+            Err(error) => report.trouble.push(format!("{}: {error}", file.path.display())),
+        }
+    }
+    lock.release()?;
+    // The database is told after the fact; what is missed here is noticed by the next look at the index.
+    store.swept(&deleted)?;
+    for (filename, date) in aged {
+        store.still_there(&filename, date)?;
+    }
+    Ok(true)
+}
+
+/// Removes work directories and logs that belong to no run any more.
+///
+/// # Errors
+/// The directories or the database cannot be read.
+pub fn remove_orphans(home: &Home, store: &dyn Store) -> Result<Vec<String>> {
+    // What is there first, who owns it second: a directory is made after its run was claimed.
+    let work = home.cache.work_tokens()?;
+    let logs: Vec<String> = fs::read_dir(home.layout.logs())?
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".log").map(str::to_owned))
+        .collect();
+    if work.is_empty() && logs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut owned: std::collections::HashSet<String> = crate::recover::signed_tokens(home)?.into_keys().collect();
+    owned.extend(store.tokens()?);
+    let mut trouble = Vec::new();
+    for token in work.iter().filter(|token| !owned.contains(*token)) {
+        if let Err(error) = home.cache.remove_work(token) {
+            trouble.push(format!("{}: {error}", home.layout.work_of(token).display()));
+        }
+    }
+    for token in logs.iter().filter(|token| !owned.contains(*token)) {
+        match fs::remove_file(home.layout.log(token)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                trouble.push(format!("{}: {error}", home.layout.log(token).display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(trouble)
+}

@@ -1,0 +1,484 @@
+//! One export, from the claimed row to a published file or a truthful failure.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use regex::Regex;
+
+use super::base::{self, Base};
+use super::watch::{Mark, Verdict, Watch, Watched};
+use crate::bind::{self, Home};
+use crate::cache::check::{self, Fault, Kind};
+use crate::cache::{Finished, WorkDir};
+use crate::clock;
+use crate::config::{Check, Format, Limits};
+use crate::exit::{Exit, exit_of};
+use crate::exporter::{self, Call};
+use crate::fault;
+use crate::job::{Failure, Job, Measured, Phase};
+use crate::lock::{Held, Record};
+use crate::process::{self, Ended, Tree};
+use crate::stop::Stop;
+use crate::store::{Again, Store};
+use crate::template::{Template, Values};
+
+/// How long after a machine that could not start an exporter the job is tried again.
+const UNABLE: chrono::Duration = chrono::Duration::seconds(5);
+
+/// What a run came to, before it is written down.
+#[derive(Debug)]
+pub(super) enum Conclusion {
+    /// The file is published.
+    Published {
+        /// Its size and date.
+        file: Finished,
+        /// What was measured.
+        measured: Measured,
+    },
+    /// A ready file already fulfils the job.
+    Fulfilled,
+    /// The job failed.
+    Failed {
+        /// Why.
+        reason: Failure,
+        /// In words.
+        detail: String,
+        /// What was measured.
+        measured: Measured,
+        /// Processes are left.
+        is_undead: bool,
+        /// A further try is worth it, if the format lists delays.
+        is_passing: bool,
+    },
+    /// The job goes back to its place.
+    Again(Again),
+    /// This worker was told to stop.
+    Stopped,
+    /// The job was cancelled.
+    Cancelled,
+    /// The row is not this run's any more.
+    Lost,
+}
+
+/// One run: what it works on and with.
+pub(super) struct Export<'a> {
+    /// The queue.
+    pub(super) home: &'a Home,
+    /// The database.
+    pub(super) store: &'a mut dyn Store,
+    /// The slot.
+    pub(super) slot: &'a Held,
+    /// The stop flag.
+    pub(super) stop: &'a Stop,
+    /// The job.
+    pub(super) job: &'a Job,
+    /// The run's token.
+    pub(super) token: &'a str,
+}
+
+/// A failure on the way, told apart from trouble of our own.
+type Step<T> = Result<std::result::Result<T, Conclusion>>;
+
+macro_rules! or_conclude {
+    ($step:expr) => {
+        match $step {
+            Ok(value) => value,
+            Err(conclusion) => return Ok(conclusion),
+        }
+    };
+}
+
+fn failed(reason: Failure, detail: impl Into<String>, measured: Measured) -> Conclusion {
+    Conclusion::Failed { reason, detail: detail.into(), measured, is_undead: false, is_passing: false }
+}
+
+impl Export<'_> {
+    /// Runs the exporter and publishes what it made.
+    ///
+    /// # Errors
+    /// Trouble of our own (database, disk, kernel); the slot's record stays, and `recover` settles the run.
+    pub(super) fn run(&mut self) -> Result<Conclusion> {
+        let since = self.job.wanted_since();
+        if self.home.cache.fulfils(&self.job.filename, since, clock::now())?.is_some() {
+            return Ok(Conclusion::Fulfilled);
+        }
+        let Some(format) = self.home.config.format.get(&self.job.key.format).cloned() else {
+            // The format went between the claim and here; the job waits, and `check` and `explain` say for what.
+            return Ok(Conclusion::Again(Again::Unable(clock::now() + UNABLE)));
+        };
+        let work = match self.home.cache.make_work(self.token) {
+            Ok(work) => work,
+            Err(error) => return self.unable(error).context("making the work directory"),
+        };
+        let input = match base::take(self.home, self.store, self.job, &work)? {
+            Base::None => None,
+            Base::Copy(path) => Some(path),
+            Base::Wait => return Ok(Conclusion::Again(Again::Base)),
+            Base::Failed(detail) => {
+                return Ok(failed(Failure::BaseFailed, detail, Measured::default()));
+            }
+        };
+        self.make(&format, &work, input.as_deref())
+    }
+
+    fn make(&mut self, format: &Format, work: &WorkDir, input: Option<&Path>) -> Result<Conclusion> {
+        let limits = self.home.config.format_limits(&self.job.key.format);
+        let mut log = exporter::create_log(&self.home.layout.log(self.token)).context("creating the log")?;
+        let output = work.output(&self.home.config.extension(&self.job.key.format));
+        let called = self.call(format, &format.command, work, &output, input, &limits, &mut log)?;
+        let watched = or_conclude!(called);
+        or_conclude!(self.judge(format, &watched));
+        let path = or_conclude!(self.locate(format, work, output, watched.measured)?);
+        let file = or_conclude!(self.check(&path, &limits, watched.measured)?);
+        if !format.verify.is_empty() {
+            let verified = self.call(format, &format.verify, work, &path, input, &limits, &mut log)?;
+            or_conclude!(self.judge_verify(&or_conclude!(verified)));
+        }
+        self.publish(&path, &file, watched.measured)
+    }
+
+    /// Starts one command of the format and watches it to its end.
+    #[expect(clippy::too_many_arguments, reason = "one call each for the command and for verify")]
+    fn call(
+        &mut self,
+        format: &Format,
+        command: &[String],
+        work: &WorkDir,
+        output: &Path,
+        input: Option<&Path>,
+        limits: &Limits,
+        log: &mut File,
+    ) -> Step<Watched> {
+        let (out, tmp) = (work.out(), work.tmp());
+        let call = Call {
+            format,
+            command,
+            values: values(self.job, output, input, &out, &tmp),
+            variables: variables(self.job, self.token, work, output, input),
+            home: work.home(),
+            runtime: work.runtime(),
+        };
+        let mut command = match call.build(log) {
+            Ok(command) => command,
+            Err(error) if exit_of(&error) == Exit::ExporterMissing => {
+                return Ok(Err(Conclusion::Again(Again::Unable(clock::now() + UNABLE))));
+            }
+            Err(error) => return Err(error),
+        };
+        let mut tree = match Tree::spawn(&mut command) {
+            Ok(tree) => tree,
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::TOOBIG.raw_os_error()) => {
+                return Ok(Err(failed(
+                    Failure::ExitNonzero,
+                    "exit 126 (the arguments are too long)",
+                    Measured::default(),
+                )));
+            }
+            Err(error) => return self.unable(error).map(Err).context("starting the exporter"),
+        };
+        drop(command);
+        self.sign(&tree)?;
+        process::prefer_as_oom_victim(tree.identity().pid);
+        set_nice(&tree, limits.nice);
+        fault::point("work.after_spawn")?;
+        let (token, progress) = (self.token.to_owned(), work.progress());
+        let store = &mut *self.store;
+        let mut last = String::new();
+        let mut mark = || look_at_row(store, &token, &progress, &mut last);
+        let watch = Watch { limits, log, work, stop: self.stop, mark: &mut mark };
+        let watched = watch.run(&mut tree)?;
+        fault::point("work.after_exit")?;
+        Ok(Ok(watched))
+    }
+
+    /// The slot's record names the exporter, so that whoever recovers the slot finds its tree.
+    fn sign(&self, tree: &Tree) -> Result<()> {
+        let (token, job) = (Some(self.token.to_owned()), Some(self.job.id));
+        let record = Record { token, job, leader: Some(tree.identity()), ..bind::own_record() };
+        self.slot.sign(record).context("writing the slot's record")
+    }
+
+    /// What the way the exporter ended means for the job.
+    fn judge(&self, format: &Format, watched: &Watched) -> std::result::Result<(), Conclusion> {
+        let measured = watched.measured;
+        let limits = self.home.config.format_limits(&self.job.key.format);
+        let words = exporter::last_words(&self.home.layout.log(self.token));
+        let deaf = if watched.was_deaf { "; it ignored TERM and was ended by KILL" } else { "" };
+        let told = |how: String| {
+            if words.is_empty() { format!("{how}{deaf}") } else { format!("{how}{deaf}: {words}") }
+        };
+        if watched.is_undead {
+            let detail = told("signal 9 did not end all of its processes".to_owned());
+            return Err(Conclusion::Failed {
+                reason: Failure::WouldNotDie,
+                detail,
+                measured,
+                is_undead: true,
+                is_passing: false,
+            });
+        }
+        let of_limit = |reason, what: String| Err(failed(reason, told(what), measured));
+        match watched.verdict {
+            Verdict::Ended(Ended::Code(code)) if format.accept_exit.contains(&code) => Ok(()),
+            Verdict::Ended(ended) => Err(self.judge_ending(format, ended, &words, measured)),
+            Verdict::TimedOut => {
+                let detail = told(format!("time limit of {}", limits.timeout));
+                let is_passing = format.retry_timeouts;
+                Err(Conclusion::Failed { reason: Failure::TimedOut, detail, measured, is_undead: false, is_passing })
+            }
+            Verdict::OutOfMemory => of_limit(Failure::OutOfMemory, format!("memory limit of {}", limits.max_memory)),
+            Verdict::CpuExhausted => {
+                of_limit(Failure::CpuExhausted, format!("processor time limit of {}", limits.max_cpu))
+            }
+            Verdict::TooManyProcesses => {
+                of_limit(Failure::TooManyProcesses, format!("limit of {} processes", limits.max_processes))
+            }
+            Verdict::OutputTooLarge => {
+                of_limit(Failure::OutputTooLarge, format!("output limit of {}", limits.max_output))
+            }
+            Verdict::Cancelled => Err(Conclusion::Cancelled),
+            Verdict::Stopped => Err(Conclusion::Stopped),
+            Verdict::Lost => Err(Conclusion::Lost),
+        }
+    }
+
+    fn judge_ending(&self, format: &Format, ended: Ended, words: &str, measured: Measured) -> Conclusion {
+        let (reason, how, code) = match ended {
+            Ended::Code(code) => (Failure::ExitNonzero, describe_code(code), Some(code)),
+            Ended::Signal(signal) => (Failure::KilledBySignal, describe_signal(signal), None),
+        };
+        let reason = if self.is_disk_full(words) { Failure::NoSpace } else { reason };
+        let detail = if words.is_empty() { how } else { format!("{how}: {words}") };
+        let by_code = code.is_some_and(|code| format.transient_exit.contains(&code));
+        let by_words = || {
+            let patterns = format.transient_output.iter().filter_map(|pattern| Regex::new(pattern).ok());
+            code.is_some() && patterns.into_iter().any(|pattern| pattern.is_match(words))
+        };
+        let is_passing = by_code || by_words();
+        Conclusion::Failed { reason, detail, measured, is_undead: false, is_passing }
+    }
+
+    fn judge_verify(&self, watched: &Watched) -> std::result::Result<(), Conclusion> {
+        let accepting = Format {
+            accept_exit: vec![0],
+            transient_exit: Vec::new(),
+            transient_output: Vec::new(),
+            ..Format::default()
+        };
+        match self.judge(&accepting, watched) {
+            Err(Conclusion::Failed {
+                reason: Failure::ExitNonzero | Failure::KilledBySignal,
+                detail,
+                measured,
+                ..
+            }) => Err(failed(Failure::OutputInvalid, format!("verify: {detail}"), measured)),
+            other => other,
+        }
+    }
+
+    /// The file that the exporter was to make.
+    fn locate(&self, format: &Format, work: &WorkDir, output: PathBuf, measured: Measured) -> Step<PathBuf> {
+        let Some(pattern) = &format.produces else {
+            return Ok(Ok(output));
+        };
+        let template = Template::parse(pattern).map_err(|unknown| anyhow::anyhow!("{unknown}"))?;
+        let (out, tmp) = (work.out(), work.tmp());
+        let title = glob::Pattern::escape(&self.job.key.title);
+        let values = Values { title: &title, ..values(self.job, &output, None, &out, &tmp) };
+        let found = exporter::produced(Path::new(&template.render(&values))).context("looking for the output")?;
+        Ok(found.map_err(|words| {
+            let is_several = words.contains("files match");
+            let reason = if is_several { Failure::OutputInvalid } else { Failure::OutputMissing };
+            failed(reason, format!("exit 0, but {words}{}", self.words()), measured)
+        }))
+    }
+
+    fn words(&self) -> String {
+        let words = exporter::last_words(&self.home.layout.log(self.token));
+        if words.is_empty() { words } else { format!(": {words}") }
+    }
+
+    /// Whether the bytes are a whole document of their kind.
+    fn check(&self, path: &Path, limits: &Limits, measured: Measured) -> Step<File> {
+        let kind = match self.home.config.check_of(&self.job.key.format) {
+            Check::Epub => Kind::Epub,
+            Check::Pdf => Kind::Pdf,
+            Check::Mobi => Kind::Mobi,
+            Check::Azw3 => Kind::Azw3,
+            Check::None => Kind::Any,
+        };
+        let faulty = match check::check(path, kind, limits.max_output.0).context("checking the output")? {
+            Ok(checked) => return Ok(Ok(checked.file)),
+            Err(faulty) => faulty,
+        };
+        let words = self.words();
+        let reason = match &faulty {
+            _ if self.is_disk_full(&words) => Failure::NoSpace,
+            Fault::Missing => Failure::OutputMissing,
+            Fault::Empty => Failure::OutputEmpty,
+            Fault::TooLarge { .. } => Failure::OutputTooLarge,
+            Fault::NotRegular | Fault::Linked | Fault::Invalid(_) => Failure::OutputInvalid,
+        };
+        Ok(Err(failed(reason, format!("exit 0, but {faulty}{words}"), measured)))
+    }
+
+    fn is_disk_full(&self, words: &str) -> bool {
+        words.contains("No space left on device") || has_no_room(&self.home.layout.cache)
+    }
+
+    /// Steps (a) and (b) of publishing: the token is still ours, the name appears. Step (c) is the caller's.
+    fn publish(&mut self, path: &Path, file: &File, measured: Measured) -> Result<Conclusion> {
+        let cache = &self.home.cache;
+        let out_of_room = |error: io::Error| match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Ok(error),
+            _ => Err(error),
+        };
+        let no_space = |error: io::Error| failed(Failure::NoSpace, format!("exit 0, but {error}"), measured);
+        let finished = match cache.prepare(path, file, clock::now()).and_then(|finished| {
+            cache.make_shard(&self.job.filename)?;
+            Ok(finished)
+        }) {
+            Ok(finished) => finished,
+            Err(error) => return Ok(no_space(out_of_room(error).context("preparing the file")?)),
+        };
+        let lock = loop {
+            match self.store.find_by_token(self.token)?.map(|job| (job.phase, job.cancel_at)) {
+                Some((Phase::Started { .. }, None)) => {}
+                Some((Phase::Started { .. }, Some(_))) => return Ok(Conclusion::Cancelled),
+                _ => return Ok(Conclusion::Lost),
+            }
+            // The file is complete: whoever publishes goes on trying.
+            if let Some(lock) = cache.lock(bind::own_record(), Duration::from_secs(1))? {
+                break lock;
+            }
+        };
+        let renamed = cache.rename(&lock, &finished, &self.job.filename);
+        lock.release()?;
+        match renamed {
+            Ok(()) => {}
+            Err(error) => return Ok(no_space(out_of_room(error).context("publishing the file")?)),
+        }
+        cache.sync_shard(&self.job.filename).context("syncing the cache directory")?;
+        let measured = Measured { bytes: Some(finished.bytes), ..measured };
+        Ok(Conclusion::Published { file: finished, measured })
+    }
+
+    /// This machine cannot start an exporter now: the job waits, uncounted. Anything else is trouble of our own.
+    fn unable(&self, error: io::Error) -> Result<Conclusion> {
+        use io::ErrorKind::{OutOfMemory, QuotaExceeded, StorageFull, WouldBlock};
+        let is_shortage = matches!(error.kind(), OutOfMemory | QuotaExceeded | StorageFull | WouldBlock);
+        let is_descriptors = matches!(
+            rustix::io::Errno::from_io_error(&error),
+            Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)
+        );
+        if !is_shortage && !is_descriptors {
+            return Err(error.into());
+        }
+        tracing::warn!("cannot run job {} now: {error}", self.job.id);
+        Ok(Conclusion::Again(Again::Unable(clock::now() + UNABLE)))
+    }
+}
+
+fn values<'v>(job: &'v Job, output: &'v Path, input: Option<&'v Path>, out: &'v Path, tmp: &'v Path) -> Values<'v> {
+    let key = &job.key;
+    Values {
+        title: &key.title,
+        lang: &key.lang,
+        font: &key.font,
+        format: &key.format,
+        options: &key.options,
+        output,
+        input,
+        workdir: out,
+        tmpdir: tmp,
+        filename: &job.filename,
+        job_id: job.id,
+        attempt: job.attempts,
+        state: job.state().text(),
+    }
+}
+
+fn variables(
+    job: &Job,
+    token: &str,
+    work: &WorkDir,
+    output: &Path,
+    input: Option<&Path>,
+) -> Vec<(&'static str, OsString)> {
+    let key = &job.key;
+    let mut variables: Vec<(&'static str, OsString)> = vec![
+        (process::MARKER, token.into()),
+        ("EXPORT_QUEUE_JOB_ID", job.id.to_string().into()),
+        ("EXPORT_QUEUE_ATTEMPT", job.attempts.to_string().into()),
+        ("EXPORT_QUEUE_TITLE", (&key.title).into()),
+        ("EXPORT_QUEUE_LANG", (&key.lang).into()),
+        ("EXPORT_QUEUE_FONT", (&key.font).into()),
+        ("EXPORT_QUEUE_FORMAT", (&key.format).into()),
+        ("EXPORT_QUEUE_OUTPUT", output.into()),
+        ("EXPORT_QUEUE_PROGRESS", work.progress().into()),
+    ];
+    variables.extend(input.map(|input| ("EXPORT_QUEUE_INPUT", input.into())));
+    variables
+}
+
+/// Whether nothing more fits on the disk of a directory.
+fn has_no_room(dir: &Path) -> bool {
+    rustix::fs::statvfs(dir).is_ok_and(|fs| {
+        let is_full = fs.f_bavail.saturating_mul(fs.f_frsize) < 64 * 1024;
+        is_full || (fs.f_files > 0 && fs.f_favail == 0)
+    })
+}
+
+fn set_nice(tree: &Tree, nice: i32) {
+    if nice != 0 {
+        let pid = rustix::process::Pid::from_raw(tree.identity().pid);
+        if let Err(error) = rustix::process::setpriority_process(pid, nice) {
+            tracing::debug!("cannot set nice {nice}: {error}");
+        }
+    }
+}
+
+fn look_at_row(store: &mut dyn Store, token: &str, progress: &Path, last: &mut String) -> Mark {
+    let text = bind::read_small(progress, 4096).ok().flatten().unwrap_or_default();
+    let line = exporter::plain(text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim());
+    let line: String = line.chars().take(200).collect();
+    if !line.is_empty() && line != *last {
+        if let Err(error) = store.progress(token, &line) {
+            tracing::debug!("cannot note progress: {error:#}");
+        }
+        *last = line;
+    }
+    match store.find_by_token(token) {
+        Ok(Some(job)) if job.cancel_at.is_some() => Mark::Cancelled,
+        Ok(Some(_)) => Mark::None,
+        Ok(None) => Mark::Lost,
+        Err(error) => {
+            tracing::debug!("cannot look at the row: {error:#}");
+            Mark::None
+        }
+    }
+}
+
+fn describe_code(code: i32) -> String {
+    match code {
+        129..=192 => format!("exit {code} (probably {})", describe_signal(code - 128)),
+        _ => format!("exit {code}"),
+    }
+}
+
+fn describe_signal(signal: i32) -> String {
+    let meaning = match signal {
+        6 => " (aborted)",
+        9 => " (killed, perhaps for want of memory)",
+        11 => " (crashed)",
+        15 => " (asked to end)",
+        24 => " (processor time limit)",
+        25 => " (file size limit)",
+        _ => "",
+    };
+    format!("signal {signal}{meaning}")
+}

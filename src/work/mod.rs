@@ -1,0 +1,325 @@
+//! The worker: holds a slot, claims jobs one after another, and supervises one exporter at a time.
+//!
+//! It is given its slot's lock as standard input. Before each claim it settles whatever the slot's last run left behind,
+//! reads the configuration again and writes the new run's token into the slot: from then on whoever finds the lock free
+//! knows which run died. The attempt is counted and committed by the claim, before the exporter starts. A worker that meets
+//! trouble of its own ends and leaves its record; the next tick recovers the slot, which is the one way back from any death.
+
+mod base;
+mod export;
+mod watch;
+
+use std::fs::File;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use self::export::{Conclusion, Export};
+use crate::bind::{self, Home};
+use crate::clock;
+use crate::config::Queue;
+use crate::exit::{Exit, Refusal};
+use crate::exporter;
+use crate::fault;
+use crate::gates;
+use crate::job::{Failure, Job, Measured, Outcome};
+use crate::layout::SlotName;
+use crate::lock::{self, Held, Record};
+use crate::process;
+use crate::recover::{self, Recovered};
+use crate::rules::{self, Fate};
+use crate::stop::Stop;
+use crate::store::sqlite::Sqlite;
+use crate::store::{Again, Claim, FailureNote, Settled, Store};
+
+/// How long a worker waits before it writes a failing end: a shutdown's signals reach exporters too.
+const DOUBT: Duration = Duration::from_millis(500);
+
+/// Works in a slot until nothing is due.
+///
+/// # Errors
+/// Trouble of our own; the slot's record then names the run that `recover` is to settle.
+pub fn work(mut home: Home, name: &SlotName) -> Result<Exit> {
+    detach()?;
+    let stop = Stop::listen()?;
+    process::become_subreaper()?;
+    let path = home.layout.slot(name);
+    let mut slot = Held::from_stdin(&path).map_err(|error| {
+        Refusal::usage(format!("`work` is called by `dispatch`, with slot {name} as its input: {error}"))
+    })?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?).context("emptying standard input")?;
+    slot.sign(Record { token: left_token(&slot)?, ..bind::own_record() })?;
+    let mut store = home.open_as_owner()?;
+    let until =
+        clock::monotonic() + home.config.queue.get(&name.queue).map_or(Duration::ZERO, |queue| queue.work_window.0);
+    let mut worker = Worker { home: &mut home, store: &mut store, name, stop: &stop };
+    loop {
+        match worker.drain(&slot, until)? {
+            Drained::Window => return hand_over(worker.home, slot, name),
+            Drained::Ended(exit) => {
+                slot.release()?;
+                return Ok(exit);
+            }
+            Drained::Idle => slot.release()?,
+        }
+        // Somebody may have asked between the last look and the release, and found the slot taken.
+        if !worker.has_work()? {
+            return Ok(Exit::Done);
+        }
+        let Some(taken) = lock::try_take(&path)? else {
+            return Ok(Exit::Done);
+        };
+        taken.sign(bind::own_record())?;
+        slot = taken;
+    }
+}
+
+fn detach() -> Result<()> {
+    // A worker started by hand in a terminal's foreground group leads it already; that is no harm.
+    let _ = rustix::process::setsid();
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o027));
+    std::env::set_current_dir("/").context("leaving the caller's directory")
+}
+
+/// The token of a run that the slot's last worker left: kept in the record until it is settled.
+fn left_token(slot: &Held) -> Result<Option<String>> {
+    Ok(match slot.left_behind()? {
+        lock::Reading::Record(record) => record.token,
+        lock::Reading::Blank | lock::Reading::Torn => None,
+    })
+}
+
+/// The worker's work window is over: a successor takes the slot without a gap.
+#[expect(clippy::needless_pass_by_value, reason = "the slot is given away: this process lets go of it by ending")]
+fn hand_over(home: &Home, slot: Held, name: &SlotName) -> Result<Exit> {
+    spawn(home, &slot, name)?;
+    Ok(Exit::Done)
+}
+
+/// Starts a worker that holds the slot's lock as its standard input.
+///
+/// # Errors
+/// This program cannot be started.
+pub fn spawn(home: &Home, slot: &Held, name: &SlotName) -> Result<std::process::Child> {
+    fault::point("dispatch.before_spawn")?;
+    let program = std::env::current_exe().context("finding this program")?;
+    let renewed = program.to_string_lossy().strip_suffix(" (deleted)").map(std::path::PathBuf::from);
+    let mut command = Command::new(renewed.unwrap_or(program));
+    if let Some(config) = &home.config_path {
+        command.arg("--config").arg(config);
+    }
+    command.arg("work").arg("--queue").arg(&name.queue).arg("--slot").arg(name.number.to_string());
+    command.stdin(slot.for_child()?).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().context("starting a worker")
+}
+
+struct Worker<'a> {
+    home: &'a mut Home,
+    store: &'a mut Sqlite,
+    name: &'a SlotName,
+    stop: &'a Stop,
+}
+
+enum Drained {
+    /// Nothing is due.
+    Idle,
+    /// The work window is over and something is due.
+    Window,
+    /// No more here, with that ending.
+    Ended(Exit),
+}
+
+impl Worker<'_> {
+    /// Claims and exports until there is a reason not to.
+    fn drain(&mut self, slot: &Held, until: Duration) -> Result<Drained> {
+        loop {
+            if !slot.is_in_place() {
+                tracing::warn!("the lock file of slot {} was replaced: this worker ends", self.name);
+                return Ok(Drained::Ended(Exit::TryLater));
+            }
+            if let Recovered::Undead(_) = recover::recover(self.home, self.store, slot)? {
+                return Ok(Drained::Ended(Exit::TryLater));
+            }
+            slot.sign(bind::own_record())?;
+            if self.stop.is_asked() {
+                return Ok(Drained::Ended(Exit::Done));
+            }
+            self.home.reload()?;
+            if !self.may_work()? || !self.has_work()? {
+                return Ok(Drained::Idle);
+            }
+            if clock::monotonic() >= until {
+                return Ok(Drained::Window);
+            }
+            if !self.one(slot)? {
+                return Ok(Drained::Idle);
+            }
+        }
+    }
+
+    fn queue(&self) -> Option<&Queue> {
+        self.home.config.queue.get(&self.name.queue)
+    }
+
+    /// Whether this slot still is in force and its queue open.
+    fn may_work(&self) -> Result<bool> {
+        let Some(queue) = self.queue() else {
+            return Ok(false);
+        };
+        let is_open = self.store.pause_of(&self.name.queue)?.is_none();
+        Ok(self.name.number < queue.slots && is_open && gates::closed(queue, &self.home.layout.cache).is_none())
+    }
+
+    fn has_work(&self) -> Result<bool> {
+        let formats = exporter::available(&self.home.config);
+        Ok(self.store.due(&self.name.queue, &formats, clock::now(), 1)? > 0)
+    }
+
+    /// Claims one job and does it; false when there was none.
+    fn one(&mut self, slot: &Held) -> Result<bool> {
+        let token = bind::new_token()?;
+        slot.sign(Record { token: Some(token.clone()), ..bind::own_record() })?;
+        fault::point("work.before_claim")?;
+        let Some(job) = self.claim(&token)? else {
+            slot.sign(bind::own_record())?;
+            return Ok(false);
+        };
+        fault::point("work.after_claim")?;
+        slot.sign(Record { token: Some(token.clone()), job: Some(job.id), ..bind::own_record() })?;
+        let conclusion = {
+            let (home, stop) = (&*self.home, self.stop);
+            Export { home, store: self.store, slot, stop, job: &job, token: &token }.run()?
+        };
+        self.conclude(&job, &token, conclusion)?;
+        self.clean_up(&token)?;
+        Ok(true)
+    }
+
+    fn claim(&mut self, token: &str) -> Result<Option<Job>> {
+        let claim = Claim {
+            queue: self.name.queue.clone(),
+            formats: exporter::available(&self.home.config),
+            token: token.to_owned(),
+            node: bind::node_id(&self.home.layout)?,
+            slot: self.name.to_string(),
+            worker: process::myself().to_string(),
+        };
+        match self.store.claim(&claim, clock::now()) {
+            Ok(job) => Ok(job),
+            // A commit whose answer was lost may have happened: the row says so.
+            Err(error) => match self.store.find_by_token(token)? {
+                Some(job) => Ok(Some(job)),
+                None => Err(error),
+            },
+        }
+    }
+
+    fn conclude(&mut self, job: &Job, token: &str, conclusion: Conclusion) -> Result<()> {
+        let node = bind::node_id(&self.home.layout)?;
+        match conclusion {
+            Conclusion::Published { file, measured } => {
+                let mut run = job.run(Outcome::Ready, clock::now());
+                run.published_at = Some(file.published_at);
+                run.measured = measured;
+                run.detail = Some(exporter::last_words(&self.home.layout.log(token))).filter(|words| !words.is_empty());
+                let settled = self.store.finish(&run, &node)?;
+                fault::point("finish.after_commit")?;
+                if settled == Settled::Lost {
+                    tracing::warn!("job {} was taken away from run {token} after it had published", job.id);
+                }
+            }
+            Conclusion::Fulfilled => self.forget_fulfilled(job, token)?,
+            Conclusion::Failed { reason, detail, measured, is_undead, is_passing } => {
+                let retry = if is_passing && !is_undead { self.retry_at(job)? } else { None };
+                if self.stop.wait(DOUBT) && !is_undead {
+                    self.stopped(job, token, &node)?;
+                } else if let Some(at) = retry {
+                    let mut run = job.run(Outcome::Retried, clock::now());
+                    (run.reason, run.detail, run.measured) = (Some(reason), Some(detail), measured);
+                    self.store.requeue(token, Again::Retry(at), Some((&run, &node)))?;
+                } else {
+                    self.fail(job, &node, reason, &detail, measured, is_undead)?;
+                }
+            }
+            Conclusion::Again(again) => {
+                self.store.requeue(token, again, None)?;
+            }
+            Conclusion::Stopped => self.stopped(job, token, &node)?,
+            Conclusion::Cancelled => {
+                let row = self.store.find_by_token(token)?;
+                if row.is_some_and(|row| row.newer_than.is_some() && row.newer_than > row.cancel_at) {
+                    self.store.requeue(token, Again::Wanted, None)?;
+                } else {
+                    self.fail(job, &node, Failure::Cancelled, "cancelled", Measured::default(), false)?;
+                }
+            }
+            Conclusion::Lost => tracing::warn!("job {} was taken away from run {token}: nothing is published", job.id),
+        }
+        Ok(())
+    }
+
+    /// The job needs no run: a ready file fulfils it. Under the cache lock, so that no sweep takes the file meanwhile.
+    fn forget_fulfilled(&mut self, job: &Job, token: &str) -> Result<()> {
+        let put_back = Again::Unable(clock::now());
+        self.store.requeue(token, put_back, None)?;
+        if let Some(lock) = self.home.cache.lock(bind::own_record(), Duration::from_secs(10))? {
+            if let Some(file) = self.home.cache.fulfils(&job.filename, job.wanted_since(), clock::now())? {
+                self.store.forget(job.id, file.dates.modified)?;
+            }
+            lock.release()?;
+        }
+        Ok(())
+    }
+
+    fn fail(
+        &mut self,
+        job: &Job,
+        node: &str,
+        reason: Failure,
+        detail: &str,
+        measured: Measured,
+        undead: bool,
+    ) -> Result<()> {
+        let mut run = job.run(Outcome::from(reason.state()), clock::now());
+        (run.reason, run.detail, run.measured) = (Some(reason), Some(detail.to_owned()), measured);
+        self.store.fail(&run, node, &FailureNote { reason, detail, keeps_token: undead })?;
+        Ok(())
+    }
+
+    fn stopped(&mut self, job: &Job, token: &str, node: &str) -> Result<()> {
+        match rules::after_stop(job, recover::bounds(self.home)) {
+            Fate::Interrupted(detail) => {
+                self.fail(job, node, Failure::Interrupted, &detail, Measured::default(), false)
+            }
+            Fate::Again | Fate::Cancelled | Fate::Fulfilled => {
+                let run = job.run(Outcome::Stopped, clock::now());
+                self.store.requeue(token, Again::Stopped, Some((&run, node)))?;
+                Ok(())
+            }
+        }
+    }
+
+    fn retry_at(&self, job: &Job) -> Result<Option<chrono::DateTime<chrono::Utc>>> {
+        let Some(format) = self.home.config.format.get(&job.key.format) else {
+            return Ok(None);
+        };
+        let delays: Vec<Duration> = format.backoff.iter().map(|span| span.0).collect();
+        let digits = bind::random_hex()?;
+        let chance = f64::from(u16::from_str_radix(&digits[..4], 16).unwrap_or(0)) / f64::from(u16::MAX);
+        Ok(rules::backoff(&delays, job.retries, chance).map(|delay| clock::now() + delay))
+    }
+
+    /// The run is over: its directory goes, and its log where no row names it any more.
+    fn clean_up(&mut self, token: &str) -> Result<()> {
+        if self.store.find_by_token(token)?.is_some() {
+            // Processes are left, and with them directory and log; `recover` goes on with this run.
+            return Ok(());
+        }
+        self.home.cache.remove_work(token).context("removing the work directory")?;
+        if !self.store.tokens()?.iter().any(|named| named == token) {
+            let _ = std::fs::remove_file(self.home.layout.log(token));
+        }
+        Ok(())
+    }
+}
