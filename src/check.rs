@@ -240,6 +240,11 @@ fn check_gates(home: &Home, report: &mut Report) {
 fn check_ticks(home: &Home, report: &mut Report) {
     let undispatched = request::is_undispatched(home, clock::now());
     match (dispatch::last_tick(&home.layout.tick()), undispatched) {
+        (Ok(None), _) => report.add(
+            Grade::Warn,
+            "dispatch",
+            "nobody has dispatched yet: put `* * * * * export-queue dispatch --for 60s` into the owner's crontab",
+        ),
         (Ok(Some(last)), Ok(false)) => report.add(Grade::Ok, "dispatch", format!("last at {}", last.format("%Y-%m-%dT%H:%M:%SZ"))),
         _ => report.add(
             Grade::Warn,

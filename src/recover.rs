@@ -109,7 +109,7 @@ fn settle_row(home: &Home, store: &mut dyn Store, token: &str, job: &Job, now: D
             run.measured.bytes = published.as_ref().map(|file| file.bytes);
             store.finish(&run, &bind::node_id(&home.layout)?)?;
         }
-        Fate::Cancelled if job.newer_than > job.cancel_at => {
+        Fate::Cancelled if job.newer_than >= job.cancel_at => {
             store.requeue(token, Again::Wanted, None)?;
         }
         Fate::Cancelled => {

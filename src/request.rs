@@ -258,7 +258,11 @@ fn scene(home: &Home, store: &dyn Store, job: &Job, paused: bool) -> Result<Scen
 /// # Errors
 /// The state directory cannot be looked at.
 pub fn is_undispatched(home: &Home, now: DateTime<Utc>) -> Result<bool> {
-    let last = dispatch::last_tick(&home.layout.tick())?;
+    // A queue that was set up a moment ago has not been neglected yet.
+    let last = match dispatch::last_tick(&home.layout.tick())? {
+        None => dispatch::last_tick(&home.layout.queue_id())?,
+        last => last,
+    };
     Ok(last.is_none_or(|last| (now - last).to_std().is_ok_and(|age| age > UNDISPATCHED)))
 }
 

@@ -37,6 +37,10 @@ impl Start {
     fn home(&self) -> Result<Home> {
         let loaded = self.load()?;
         bind::become_owner(&loaded.config)?;
+        if let Some(path) = &loaded.path {
+            // Workers read it again: what only root can read would stop them later.
+            std::fs::File::open(path).map_err(|error| bind::unusable(path, &error))?;
+        }
         Home::of(loaded.config, loaded.path)
     }
 

@@ -156,12 +156,18 @@ fn explain(path: &Path, error: anyhow::Error) -> anyhow::Error {
         ErrorCode::ReadOnly | ErrorCode::PermissionDenied => {
             (Exit::NotPermitted, "may not be written by this user: join the group of the state directory")
         }
-        ErrorCode::CannotOpen => {
+        ErrorCode::CannotOpen if is_forbidden(path) => {
             (Exit::NotPermitted, "cannot be opened: is this user in the group of the state directory?")
         }
+        ErrorCode::CannotOpen => (Exit::TryLater, "cannot be opened now"),
         _ => return error.context(format!("using {at}")),
     };
     Refusal::with(exit, format!("{at}: {words} ({sqlite})"))
+}
+
+fn is_forbidden(path: &Path) -> bool {
+    let opened = std::fs::OpenOptions::new().read(true).write(true).open(path);
+    opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 fn millis(time: DateTime<Utc>) -> i64 {
@@ -333,7 +339,7 @@ impl Store for Sqlite {
                     let rank = next_rank(tx, ask, now)?;
                     let newer_than = ask.refresh.then_some(millis(now));
                     let params = named_params! {
-                        ":id": job.id, ":priority": ask.priority, ":rank": rank, ":newer_than": newer_than,
+                        ":id": job.id, ":priority": ask.priority, ":rank": rank, ":newer_than": newer_than, ":now": millis(now),
                     };
                     tx.execute(sql!("join"), params)?;
                     Requested::Joined(sure(tx, job.id)?)

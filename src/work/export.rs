@@ -26,9 +26,6 @@ use crate::stop::Stop;
 use crate::store::{Again, Store};
 use crate::template::{Template, Values};
 
-/// How long after a machine that could not start an exporter the job is tried again.
-const UNABLE: chrono::Duration = chrono::Duration::seconds(5);
-
 /// What a run came to, before it is written down.
 #[derive(Debug)]
 pub(super) enum Conclusion {
@@ -56,6 +53,8 @@ pub(super) enum Conclusion {
     },
     /// The job goes back to its place.
     Again(Again),
+    /// This machine could not run it now, for that reason; the job waits a moment, uncounted.
+    Unable(Exit),
     /// This worker was told to stop.
     Stopped,
     /// The job was cancelled.
@@ -108,11 +107,11 @@ impl Export<'_> {
         }
         let Some(format) = self.home.config.format.get(&self.job.key.format).cloned() else {
             // The format went between the claim and here; the job waits, and `check` and `explain` say for what.
-            return Ok(Conclusion::Again(Again::Unable(clock::now() + UNABLE)));
+            return Ok(Conclusion::Unable(Exit::ExporterMissing));
         };
         let work = match self.home.cache.make_work(self.token) {
             Ok(work) => work,
-            Err(error) => return self.unable(error).context("making the work directory"),
+            Err(error) => return self.unable(error, false).context("making the work directory"),
         };
         let input = match base::take(self.home, self.store, self.job, &work)? {
             Base::None => None,
@@ -165,7 +164,7 @@ impl Export<'_> {
         let mut command = match call.build(log) {
             Ok(command) => command,
             Err(error) if exit_of(&error) == Exit::ExporterMissing => {
-                return Ok(Err(Conclusion::Again(Again::Unable(clock::now() + UNABLE))));
+                return Ok(Err(Conclusion::Unable(Exit::ExporterMissing)));
             }
             Err(error) => return Err(error),
         };
@@ -178,7 +177,7 @@ impl Export<'_> {
                     Measured::default(),
                 )));
             }
-            Err(error) => return self.unable(error).map(Err).context("starting the exporter"),
+            Err(error) => return self.unable(error, true).map(Err).context("starting the exporter"),
         };
         drop(command);
         self.sign(&tree)?;
@@ -367,19 +366,19 @@ impl Export<'_> {
         Ok(Conclusion::Published { file: finished, measured })
     }
 
-    /// This machine cannot start an exporter now: the job waits, uncounted. Anything else is trouble of our own.
-    fn unable(&self, error: io::Error) -> Result<Conclusion> {
-        use io::ErrorKind::{OutOfMemory, QuotaExceeded, StorageFull, WouldBlock};
-        let is_shortage = matches!(error.kind(), OutOfMemory | QuotaExceeded | StorageFull | WouldBlock);
-        let is_descriptors = matches!(
-            rustix::io::Errno::from_io_error(&error),
-            Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)
-        );
-        if !is_shortage && !is_descriptors {
-            return Err(error.into());
-        }
+    /// This machine is short of something, or the program cannot be executed: the job waits, uncounted. Anything else is
+    /// trouble of our own.
+    fn unable(&self, error: io::Error, is_spawn: bool) -> Result<Conclusion> {
+        use rustix::io::Errno;
+        let exit = match Errno::from_io_error(&error) {
+            Some(Errno::NOENT | Errno::ACCESS | Errno::NOEXEC | Errno::TXTBSY) if is_spawn => Exit::ExporterMissing,
+            Some(Errno::NOMEM | Errno::AGAIN | Errno::NOSPC | Errno::DQUOT | Errno::MFILE | Errno::NFILE) => {
+                Exit::TryLater
+            }
+            _ => return Err(error.into()),
+        };
         tracing::warn!("cannot run job {} now: {error}", self.job.id);
-        Ok(Conclusion::Again(Again::Unable(clock::now() + UNABLE)))
+        Ok(Conclusion::Unable(exit))
     }
 }
 

@@ -36,6 +36,9 @@ use crate::store::{Again, Claim, FailureNote, Settled, Store};
 /// How long a worker waits before it writes a failing end: a shutdown's signals reach exporters too.
 const DOUBT: Duration = Duration::from_millis(500);
 
+/// How long after a machine that could not start an exporter the job is tried again.
+const UNABLE: Duration = Duration::from_secs(5);
+
 /// Works in a slot until nothing is due.
 ///
 /// # Errors
@@ -49,26 +52,28 @@ pub fn work(mut home: Home, name: &SlotName) -> Result<Exit> {
         Refusal::usage(format!("`work` is called by `dispatch`, with slot {name} as its input: {error}"))
     })?;
     rustix::stdio::dup2_stdin(File::open("/dev/null")?).context("emptying standard input")?;
-    slot.sign(Record { token: left_token(&slot)?, ..bind::own_record() })?;
+    slot.sign(taken_over(&slot)?)?;
     let mut store = home.open_as_owner()?;
     let until =
         clock::monotonic() + home.config.queue.get(&name.queue).map_or(Duration::ZERO, |queue| queue.work_window.0);
-    let mut worker = Worker { home: &mut home, store: &mut store, name, stop: &stop };
+    let mut worker = Worker { home: &mut home, store: &mut store, name, stop: &stop, exit: Exit::Done };
     loop {
         match worker.drain(&slot, until)? {
             Drained::Window => return hand_over(worker.home, slot, name),
-            Drained::Ended(exit) => {
+            // The record stays: it names the run whose processes are left, and keeps the slot taken for their sake.
+            Drained::Undead => return Ok(Exit::TryLater),
+            Drained::Ended => {
                 slot.release()?;
-                return Ok(exit);
+                return Ok(worker.exit);
             }
             Drained::Idle => slot.release()?,
         }
         // Somebody may have asked between the last look and the release, and found the slot taken.
-        if !worker.has_work()? {
-            return Ok(Exit::Done);
+        if !worker.may_work()? || !worker.has_work()? {
+            return Ok(worker.exit);
         }
         let Some(taken) = lock::try_take(&path)? else {
-            return Ok(Exit::Done);
+            return Ok(worker.exit);
         };
         taken.sign(bind::own_record())?;
         slot = taken;
@@ -82,11 +87,15 @@ fn detach() -> Result<()> {
     std::env::set_current_dir("/").context("leaving the caller's directory")
 }
 
-/// The token of a run that the slot's last worker left: kept in the record until it is settled.
-fn left_token(slot: &Held) -> Result<Option<String>> {
+/// This worker's first record: a run that the slot's last worker left stays named until it is settled.
+fn taken_over(slot: &Held) -> Result<Record> {
+    let own = bind::own_record();
     Ok(match slot.left_behind()? {
-        lock::Reading::Record(record) => record.token,
-        lock::Reading::Blank | lock::Reading::Torn => None,
+        lock::Reading::Record(left) => {
+            let leader = left.leader.filter(|_| left.boot == own.boot);
+            Record { token: left.token, job: left.job, leader, ..own }
+        }
+        lock::Reading::Blank | lock::Reading::Torn => own,
     })
 }
 
@@ -119,6 +128,8 @@ struct Worker<'a> {
     store: &'a mut Sqlite,
     name: &'a SlotName,
     stop: &'a Stop,
+    /// The gravest that it met.
+    exit: Exit,
 }
 
 enum Drained {
@@ -126,8 +137,10 @@ enum Drained {
     Idle,
     /// The work window is over and something is due.
     Window,
-    /// No more here, with that ending.
-    Ended(Exit),
+    /// No more here.
+    Ended,
+    /// Processes of the last run do not die.
+    Undead,
 }
 
 impl Worker<'_> {
@@ -136,14 +149,15 @@ impl Worker<'_> {
         loop {
             if !slot.is_in_place() {
                 tracing::warn!("the lock file of slot {} was replaced: this worker ends", self.name);
-                return Ok(Drained::Ended(Exit::TryLater));
+                self.exit = self.exit.graver(Exit::TryLater);
+                return Ok(Drained::Ended);
             }
             if let Recovered::Undead(_) = recover::recover(self.home, self.store, slot)? {
-                return Ok(Drained::Ended(Exit::TryLater));
+                return Ok(Drained::Undead);
             }
             slot.sign(bind::own_record())?;
             if self.stop.is_asked() {
-                return Ok(Drained::Ended(Exit::Done));
+                return Ok(Drained::Ended);
             }
             self.home.reload()?;
             if !self.may_work()? || !self.has_work()? {
@@ -192,7 +206,7 @@ impl Worker<'_> {
             Export { home, store: self.store, slot, stop, job: &job, token: &token }.run()?
         };
         self.conclude(&job, &token, conclusion)?;
-        self.clean_up(&token)?;
+        self.clean_up(&job, &token)?;
         Ok(true)
     }
 
@@ -245,10 +259,14 @@ impl Worker<'_> {
             Conclusion::Again(again) => {
                 self.store.requeue(token, again, None)?;
             }
+            Conclusion::Unable(exit) => {
+                self.exit = self.exit.graver(exit);
+                self.store.requeue(token, Again::Unable(clock::now() + UNABLE), None)?;
+            }
             Conclusion::Stopped => self.stopped(job, token, &node)?,
             Conclusion::Cancelled => {
                 let row = self.store.find_by_token(token)?;
-                if row.is_some_and(|row| row.newer_than.is_some() && row.newer_than > row.cancel_at) {
+                if row.is_some_and(|row| row.newer_than.is_some() && row.newer_than >= row.cancel_at) {
                     self.store.requeue(token, Again::Wanted, None)?;
                 } else {
                     self.fail(job, &node, Failure::Cancelled, "cancelled", Measured::default(), false)?;
@@ -311,13 +329,14 @@ impl Worker<'_> {
     }
 
     /// The run is over: its directory goes, and its log where no row names it any more.
-    fn clean_up(&mut self, token: &str) -> Result<()> {
+    fn clean_up(&mut self, job: &Job, token: &str) -> Result<()> {
         if self.store.find_by_token(token)?.is_some() {
             // Processes are left, and with them directory and log; `recover` goes on with this run.
             return Ok(());
         }
         self.home.cache.remove_work(token).context("removing the work directory")?;
-        if !self.store.tokens()?.iter().any(|named| named == token) {
+        let row = self.store.find(&job.filename)?;
+        if row.is_none_or(|row| row.last_run.as_deref() != Some(token)) {
             let _ = std::fs::remove_file(self.home.layout.log(token));
         }
         Ok(())
