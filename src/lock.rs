@@ -182,11 +182,23 @@ impl Held {
     /// # Errors
     /// The file cannot be written.
     pub fn sign(&self, record: Record) -> io::Result<()> {
+        let mut kept = self.inner.lock_record();
         let record = Record { beat: beat_now(), ..record };
         self.inner.write(Some(&record))?;
-        *self.inner.lock_record() = Some(record);
+        *kept = Some(record);
+        drop(kept);
         beat_for(&self.inner);
         Ok(())
+    }
+
+    /// Writes the holder's record once: for a lock that is about to be handed to another process.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn sign_once(&self, record: Record) -> io::Result<()> {
+        let mut kept = self.inner.lock_record();
+        *kept = None;
+        self.inner.write(Some(&Record { beat: beat_now(), ..record }))
     }
 
     /// Blanks the record and lets go of the lock.

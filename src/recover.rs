@@ -32,6 +32,9 @@ pub const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a tick waits for processes that are known not to die.
 const KNOWN_UNDEAD: Duration = Duration::from_millis(200);
 
+/// After how long a row that no slot names is looked at again.
+const SECOND_LOOK: Duration = Duration::from_millis(300);
+
 /// What became of a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recovered {
@@ -144,11 +147,22 @@ pub fn recover_strays(home: &Home, store: &mut dyn Store) -> Result<()> {
         return Ok(());
     }
     let known = signed_tokens(home)?;
-    for job in started {
+    let is_known = |job: &Job, known: &BTreeMap<String, _>| match &job.phase {
+        Phase::Started { token, .. } => known.contains_key(token),
+        Phase::Queued { .. } | Phase::Failed { .. } => true,
+    };
+    let strays: Vec<Job> = started.into_iter().filter(|job| !is_known(job, &known)).collect();
+    if strays.is_empty() {
+        return Ok(());
+    }
+    // A record may have been read while it was being written: only a second look, a moment later, counts.
+    thread::sleep(SECOND_LOOK);
+    let known = signed_tokens(home)?;
+    for job in strays.into_iter().filter(|job| !is_known(job, &known)) {
         let Phase::Started { token, worker, .. } = &job.phase else {
             continue;
         };
-        if known.contains_key(token) || store.find_by_token(token)?.is_none() {
+        if store.find_by_token(token)?.is_none() {
             continue;
         }
         if let Ok(worker) = worker.parse::<Identity>() {

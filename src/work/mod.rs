@@ -102,6 +102,8 @@ fn taken_over(slot: &Held) -> Result<Record> {
 /// The worker's work window is over: a successor takes the slot without a gap.
 #[expect(clippy::needless_pass_by_value, reason = "the slot is given away: this process lets go of it by ending")]
 fn hand_over(home: &Home, slot: Held, name: &SlotName) -> Result<Exit> {
+    // From here on the record is the successor's: this process must not write over it.
+    slot.sign_once(bind::own_record())?;
     spawn(home, &slot, name)?;
     Ok(Exit::Done)
 }
