@@ -14,6 +14,7 @@ use anyhow::{Context, Result};
 use crate::cache::Cache;
 use crate::config::{self, Config};
 use crate::exit::Refusal;
+use crate::fault;
 use crate::layout::Layout;
 use crate::lock::{self, Record};
 use crate::process;
@@ -315,8 +316,10 @@ impl Home {
         if id_path.exists() {
             return self.refuse_lost(&path);
         }
+        fault::point("setup.before_database")?;
         self.make_file(&path, 0o660)?;
         let store = Sqlite::open(&path, &random_hex()?)?;
+        fault::point("setup.before_id")?;
         self.write_whole(&id_path, &store.queue_id()?, 0o640)
     }
 
@@ -327,6 +330,7 @@ impl Home {
         if marker.exists() {
             self.compare_marker()?;
         } else if is_vacant(cache).map_err(|error| unusable(cache, &error))? {
+            fault::point("setup.before_marker")?;
             self.write_whole(&marker, id.trim(), 0o640)?;
         } else {
             return Err(Refusal::config(format!(

@@ -16,6 +16,7 @@ use crate::bind::{self, Home};
 use crate::clock;
 use crate::exit::{Exit, exit_of};
 use crate::exporter;
+use crate::fault;
 use crate::gates;
 use crate::layout::SlotName;
 use crate::lock;
@@ -36,6 +37,9 @@ const WHOLE: Duration = Duration::from_secs(10);
 
 /// How often the cache is walked for files that no run names, and a standing finding is told again.
 const HOURLY: Duration = Duration::from_secs(3600);
+
+/// How many workers in a row may be killed before this dispatch starts no more.
+const MAX_KILLED: u32 = 10;
 
 /// What a dispatch is asked to do.
 #[derive(Debug, Clone, Copy, Default)]
@@ -81,6 +85,7 @@ pub fn dispatch(home: &mut Home, orders: Orders, tell: &mut dyn FnMut(&str)) -> 
         exit: Exit::Done,
         workers: BTreeSet::new(),
         news: News::None,
+        killed_in_a_row: 0,
         findings: Vec::new(),
     };
     dispatcher.whole_tick()?;
@@ -102,6 +107,7 @@ pub fn dispatch(home: &mut Home, orders: Orders, tell: &mut dyn FnMut(&str)) -> 
         let pause = if awaits { pause.min(Duration::from_millis(50)) } else { pause };
         let woken = poke.wait(&stop, pause)?;
         dispatcher.home.reload()?;
+        dispatcher.reap()?;
         if clock::monotonic() >= next_whole {
             dispatcher.whole_tick()?;
             dispatcher.tell(tell)?;
@@ -110,6 +116,7 @@ pub fn dispatch(home: &mut Home, orders: Orders, tell: &mut dyn FnMut(&str)) -> 
             dispatcher.start()?;
         }
     }
+    dispatcher.tell(tell)?;
     if stop.is_asked() && is_patient {
         dispatcher.stop_workers(&stop)?;
     }
@@ -185,6 +192,7 @@ struct Dispatcher<'a> {
     exit: Exit,
     workers: BTreeSet<i32>,
     news: News,
+    killed_in_a_row: u32,
     findings: Vec<Finding>,
 }
 
@@ -201,6 +209,7 @@ impl Dispatcher<'_> {
         if age_of(&self.home.layout.walked(), now)?.is_none_or(|age| age >= HOURLY) {
             self.step("walking the cache", |this| this.hourly(now))?;
         }
+        fault::point("dispatch.before_touch")?;
         touch(&self.home.layout.tick(), now)
     }
 
@@ -302,6 +311,7 @@ impl Dispatcher<'_> {
                 return Err(error).context(format!("in slot {name}"));
             }
         };
+        fault::point("dispatch.after_spawn")?;
         self.workers.insert(child.id().cast_signed());
         Ok(true)
     }
@@ -338,6 +348,7 @@ impl Dispatcher<'_> {
         let Some(lock) = self.home.cache.lock(bind::own_record(), Duration::from_secs(10))? else {
             return Ok(());
         };
+        fault::point("tidy.before_forget")?;
         for (id, filename) in fulfilled {
             if let Some((file, _)) = self.home.cache.ready(&filename, now)? {
                 self.store.forget(id, file.dates.modified)?;
@@ -390,20 +401,31 @@ impl Dispatcher<'_> {
                 Ok(Some((pid, status))) => {
                     let was_ours = self.workers.remove(&pid.as_raw_nonzero().get());
                     match status.exit_status() {
-                        Some(0) => {}
+                        Some(0) => self.killed_in_a_row = 0,
                         // What a killed worker left behind comes to a patient dispatcher too; only workers count.
                         _ if !was_ours => {}
                         Some(code) => {
                             self.exit = self.exit.graver(Exit::from_code(code));
                             self.news = News::Ailing;
                         }
-                        None => self.news = News::Killed,
+                        None => self.note_killed(),
                     }
                 }
                 Ok(None) | Err(rustix::io::Errno::CHILD) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error).context("waiting for workers"),
             }
+        }
+    }
+
+    /// A worker was killed. One is an accident; many in a row, before they could do anything, are a fault of this machine.
+    fn note_killed(&mut self) {
+        self.killed_in_a_row += 1;
+        if self.killed_in_a_row < MAX_KILLED {
+            self.news = News::Killed;
+        } else {
+            self.news = News::Ailing;
+            self.find(Exit::TryLater, format!("{MAX_KILLED} workers in a row were killed; the next tick tries again"));
         }
     }
 

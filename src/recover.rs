@@ -66,6 +66,7 @@ pub fn recover(home: &Home, store: &mut dyn Store, slot: &Held) -> Result<Recove
 pub fn settle_run(home: &Home, store: &mut dyn Store, token: &str, leader: Option<Identity>) -> Result<Recovered> {
     let row = store.find_by_token(token)?;
     let is_known = row.as_ref().is_some_and(|job| matches!(job.phase, Phase::Failed { .. }));
+    fault::point("recover.before_kill")?;
     let log = home.layout.log(token);
     let trace = Trace { token, log: &log, leader };
     let undead = process::end_remnants(&trace, if is_known { KNOWN_UNDEAD } else { KILL_PATIENCE });
@@ -79,6 +80,7 @@ pub fn settle_run(home: &Home, store: &mut dyn Store, token: &str, leader: Optio
     if let Some(job) = row {
         settle_row(home, store, token, &job, clock::now())?;
     }
+    fault::point("recover.after_settle")?;
     home.cache.remove_work(token).context("removing the work directory of a dead run")?;
     Ok(Recovered::Free)
 }

@@ -113,6 +113,9 @@ pub fn request(home: &Home, key: &Key, wishes: Wishes) -> Result<Answer> {
         return status(home, key);
     }
     let mut store = home.open_to_ask()?;
+    if wishes.retry {
+        retry_bases(home, &mut store, key, now)?;
+    }
     let requested = store.request(&ask(home, key, filename, wishes), now)?;
     fault::point("request.after_commit")?;
     match requested {
@@ -126,6 +129,19 @@ pub fn request(home: &Home, key: &Key, wishes: Wishes) -> Result<Answer> {
         }
     }
     look(home, key, Some(&store))
+}
+
+/// Whoever wants a failed export tried again wants the formats it is made from tried again too.
+fn retry_bases(home: &Home, store: &mut dyn Store, key: &Key, now: DateTime<Utc>) -> Result<()> {
+    let Some(base) = key.base(&home.config) else {
+        return Ok(());
+    };
+    retry_bases(home, store, &base, now)?;
+    let filename = filename_of(home, &base);
+    if store.find(&filename)?.is_some_and(|job| matches!(job.phase, Phase::Failed { .. })) {
+        store.request(&ask(home, &base, filename, Wishes { retry: true, refresh: false }), now)?;
+    }
+    Ok(())
 }
 
 fn config_denies(home: &Home, key: &Key) -> Option<String> {

@@ -9,6 +9,7 @@ use chrono::{DateTime, Utc};
 
 use crate::bind::{self, Home};
 use crate::cache::Facts;
+use crate::fault;
 use crate::retention::{Action, Wish};
 use crate::store::Store;
 
@@ -149,6 +150,7 @@ fn take(
     if batch.is_empty() {
         return Ok(true);
     }
+    fault::point("sweep.before_lock")?;
     let Some(lock) = home.cache.lock(bind::own_record(), PATIENCE)? else {
         report.left_over = true;
         return Ok(false);
@@ -171,6 +173,7 @@ fn take(
     }
     lock.release()?;
     // The database is told after the fact; what is missed here is noticed by the next look at the index.
+    fault::point("sweep.before_commit")?;
     store.swept(&deleted)?;
     for (filename, date) in aged {
         store.still_there(&filename, date)?;

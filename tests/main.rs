@@ -1,5 +1,6 @@
 //! All tests: one binary, one file per command and per flow.
 
+mod crash;
 mod harness;
 
 mod walking;

@@ -48,6 +48,7 @@ impl Cache {
         file.set_times(FileTimes::new().set_modified(system_time(now)).set_accessed(system_time(now)))?;
         fault::point("publish.before_sync")?;
         file.sync_all()?;
+        fault::point("publish.after_sync")?;
         let meta = file.metadata()?;
         Ok(Finished { path: path.to_owned(), inode: (meta.dev(), meta.ino()), bytes: meta.len(), published_at: now })
     }

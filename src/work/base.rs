@@ -11,6 +11,7 @@ use chrono::{DateTime, Utc};
 use crate::bind::Home;
 use crate::cache::{self, WorkDir};
 use crate::clock;
+use crate::fault;
 use crate::job::{Job, Phase};
 use crate::key::Key;
 use crate::retention::Standing;
@@ -41,6 +42,7 @@ pub(super) fn take(home: &Home, store: &mut dyn Store, job: &Job, work: &WorkDir
     let extension = home.config.extension(&key.format);
     let filename = key.filename(&extension);
     if let Some(file) = open_usable(home, job, &filename).context("opening the base")? {
+        fault::point("base.before_copy")?;
         let copy = work.input(&extension);
         home.cache.copy_base(&file, &copy).context("copying the base")?;
         return Ok(Base::Copy(copy));
@@ -52,7 +54,9 @@ pub(super) fn take(home: &Home, store: &mut dyn Store, job: &Job, work: &WorkDir
     if job.base_waits >= MAX_BASE_WAITS {
         return Ok(Base::Failed(format!("{}: was not there after {MAX_BASE_WAITS} tries", key.format)));
     }
-    match store.request(&ask_for(home, job, key, filename), now)? {
+    let requested = store.request(&ask_for(home, job, key, filename), now)?;
+    fault::point("base.after_request")?;
+    match requested {
         Requested::Failing(base) => match base.phase {
             Phase::Failed { reason, detail, .. } => {
                 Ok(Base::Failed(rules::base_failed_detail(&base.key.format, reason, &detail)))

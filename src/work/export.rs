@@ -113,6 +113,7 @@ impl Export<'_> {
             Ok(work) => work,
             Err(error) => return self.unable(error, false).context("making the work directory"),
         };
+        fault::point("work.after_mkdir")?;
         let input = match base::take(self.home, self.store, self.job, &work)? {
             Base::None => None,
             Base::Copy(path) => Some(path),
@@ -168,6 +169,7 @@ impl Export<'_> {
             }
             Err(error) => return Err(error),
         };
+        fault::point("work.before_spawn")?;
         let mut tree = match Tree::spawn(&mut command) {
             Ok(tree) => tree,
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::TOOBIG.raw_os_error()) => {
@@ -310,6 +312,7 @@ impl Export<'_> {
             Check::Azw3 => Kind::Azw3,
             Check::None => Kind::Any,
         };
+        fault::point("work.before_check")?;
         let faulty = match check::check(path, kind, limits.max_output.0).context("checking the output")? {
             Ok(checked) => return Ok(Ok(checked.file)),
             Err(faulty) => faulty,
@@ -344,6 +347,7 @@ impl Export<'_> {
             Ok(finished) => finished,
             Err(error) => return Ok(no_space(out_of_room(error).context("preparing the file")?)),
         };
+        fault::point("publish.before_lock")?;
         let lock = loop {
             match self.store.find_by_token(self.token)?.map(|job| (job.phase, job.cancel_at)) {
                 Some((Phase::Started { .. }, None)) => {}
@@ -362,6 +366,7 @@ impl Export<'_> {
             Err(error) => return Ok(no_space(out_of_room(error).context("publishing the file")?)),
         }
         cache.sync_shard(&self.job.filename).context("syncing the cache directory")?;
+        fault::point("publish.after_dir_sync")?;
         let measured = Measured { bytes: Some(finished.bytes), ..measured };
         Ok(Conclusion::Published { file: finished, measured })
     }

@@ -336,7 +336,9 @@ impl Worker<'_> {
             // Processes are left, and with them directory and log; `recover` goes on with this run.
             return Ok(());
         }
+        fault::point("clean.before_remove")?;
         self.home.cache.remove_work(token).context("removing the work directory")?;
+        fault::point("clean.after_remove")?;
         let row = self.store.find(&job.filename)?;
         if row.is_none_or(|row| row.last_run.as_deref() != Some(token)) {
             let _ = std::fs::remove_file(self.home.layout.log(token));
