@@ -3,4 +3,6 @@
 mod crash;
 mod harness;
 
+mod commands;
+mod names;
 mod walking;

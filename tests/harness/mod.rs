@@ -88,6 +88,12 @@ impl Said {
     }
 }
 
+/// Calls a program as it was set up, and waits for it.
+pub(crate) fn call(command: &mut Command) -> Said {
+    let output = command.output().expect("the program can be started");
+    Said::of(format!("{command:?}"), &output)
+}
+
 /// A queue in a directory of its own; every process of it is ended when it goes.
 pub(crate) struct Queue {
     dir: TempDir,
