@@ -390,6 +390,27 @@ fn a_title_may_come_from_standard_input() {
 }
 
 #[test]
+fn an_export_can_be_named_by_id_and_by_file_name() {
+    let queue = Queue::new();
+    let asked = queue.request("code1", "A");
+    let (id, name) = (asked["id"].to_string(), text(&asked["filename"]));
+    for named in [["--id", id.as_str()], ["--filename", name.as_str()]] {
+        for verb in ["status", "request"] {
+            let status = queue.run(["--json", verb].iter().chain(&named)).code(3).json();
+            assert_eq!((&status["title"], &status["format"]), (&"A".into(), &"code1".into()));
+        }
+    }
+    for unknown in [["--id", "9999"], ["--filename", "x"]] {
+        assert_error(&queue.run(["--json", "status"].iter().chain(&unknown)), 6);
+        let said = queue.run(["--json", "--exit-zero", "status"].iter().chain(&unknown)).code(0);
+        assert_eq!(said.json()["error"]["code"], 6);
+    }
+    queue.dispatch().code(0).silent();
+    assert_eq!(queue.run(["--json", "status", "--id", &id]).code(5).json()["reason"], "exit_nonzero");
+    queue.assert_quiet();
+}
+
+#[test]
 fn request_waits_until_the_answer_is_final_or_the_time_is_over() {
     let queue = Queue::new();
     let waiting = queue.run(["request", "--wait", "50ms", "A"]).code(3);

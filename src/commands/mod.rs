@@ -68,11 +68,8 @@ pub fn main() -> u8 {
         Err(error) => return usage(&error, wants_json),
     };
     let exit_zero = cli.global.exit_zero;
-    match run(cli) {
-        Ok(exit) if exit_zero && exit.is_answer() => 0,
-        Ok(exit) => exit.code(),
-        Err(error) => complain(&error, wants_json),
-    }
+    let exit = run(cli).unwrap_or_else(|error| complain(&error, wants_json));
+    if exit_zero && exit.is_answer() { 0 } else { exit.code() }
 }
 
 fn usage(error: &clap::Error, wants_json: bool) -> u8 {
@@ -91,7 +88,7 @@ fn usage(error: &clap::Error, wants_json: bool) -> u8 {
     Exit::Usage.code()
 }
 
-fn complain(error: &anyhow::Error, wants_json: bool) -> u8 {
+fn complain(error: &anyhow::Error, wants_json: bool) -> Exit {
     let exit = exit_of(error);
     let message = crate::exporter::plain(&one_line(&format!("{error:#}")));
     if wants_json {
@@ -101,7 +98,7 @@ fn complain(error: &anyhow::Error, wants_json: bool) -> u8 {
         // Whoever closed standard error does not want to know.
         let _ = writeln!(std::io::stderr(), "export-queue: {message}");
     }
-    exit.code()
+    exit
 }
 
 fn run(cli: Cli) -> Result<Exit> {
