@@ -241,8 +241,10 @@ impl Home {
 
     fn open_bound(&self) -> Result<Sqlite> {
         let path = self.layout.database();
-        let id = fs::read_to_string(self.layout.queue_id())
-            .with_context(|| format!("reading {}", self.layout.queue_id().display()))?;
+        let id = fs::read_to_string(self.layout.queue_id()).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => self.not_in_group(),
+            _ => anyhow::Error::new(error).context(format!("reading {}", self.layout.queue_id().display())),
+        })?;
         self.refuse_lost(&path)?;
         let store = Sqlite::open(&path, id.trim())?;
         self.compare(&store.queue_id()?, id.trim(), &path)?;

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::{PROGRAM, Queue, Said, call, eventually, text};
+use crate::harness::{PROGRAM, Queue, Said, call, eventually, make_executable, text};
 
 /// The fields of the status object, in the order of the interface.
 const STATUS_FIELDS: &[&str] = &[
@@ -335,6 +336,39 @@ fn a_missing_exporter_ends_dispatch_and_check_with_69_and_jobs_stay_queued() {
     assert!(check.out.lines().any(|line| line.starts_with("fail  format: gone: no-such-converter")), "{}", check.out);
     let explained = queue.run(["explain", "--format", "gone", "A"]).code(3);
     assert!(explained.out.contains("not installed: no-such-converter"), "{}", explained.out);
+    queue.assert_quiet();
+}
+
+#[test]
+fn somebody_else_may_neither_dispatch_nor_sweep_and_hears_who_may() {
+    let queue = Queue::new();
+    queue.request("ok", "A");
+    let program = queue.path("export-queue");
+    fs::copy(PROGRAM, &program).expect("a copy of the program");
+    make_executable(&program);
+    for dir in ["", "state", "cache"] {
+        make_executable(&queue.path(dir));
+    }
+    let as_nobody = |args: &[&str]| {
+        let mut command = Command::new(&program);
+        command.arg("--config").arg(queue.path("config.toml")).args(args).uid(65534).gid(65534);
+        call(command.stdin(Stdio::null()).current_dir("/"))
+    };
+    for verb in
+        [&["dispatch"][..], &["dispatch", "--dry-run"], &["sweep"], &["work", "--queue", "default", "--slot", "0"]]
+    {
+        let said = as_nobody(&[&["--json"], verb].concat());
+        if verb[0] == "work" {
+            assert_ne!(said.code, 0, "{said:?}");
+            continue;
+        }
+        assert_error(&said, 77);
+        let message = text(&said.json()["error"]["message"]);
+        assert!(message.contains("only root, the owner of"), "{message}");
+    }
+    assert_error(&as_nobody(&["--json", "status", "A"]), 77);
+    assert_error(&as_nobody(&["--json", "request", "A"]), 77);
+    assert_eq!(queue.state("ok", "A"), "queued");
     queue.assert_quiet();
 }
 
