@@ -4,5 +4,6 @@ mod crash;
 mod harness;
 
 mod commands;
+mod converters;
 mod names;
 mod walking;
