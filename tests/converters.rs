@@ -429,3 +429,31 @@ fn a_good_file_with_a_bad_exit_code_is_no_success_unless_the_code_is_accepted() 
     assert_eq!(queue.state("code1", "A"), "ready");
     queue.assert_quiet();
 }
+
+// CASES 33
+#[test]
+fn an_accepted_exit_code_does_not_make_an_empty_or_missing_file_good() {
+    let queue = Queue::new();
+    let mut config = queue.base_config();
+    let cases = [
+        ("empty", "txt", ": >\"$1\"; exit 1", "output_empty"),
+        ("nothing", "txt", "exit 1", "output_missing"),
+        ("half", "pdf", "echo %PDF-1.4 >\"$1\"; exit 1", "output_invalid"),
+    ];
+    for (name, extension, script, _) in cases {
+        config.push_str(&format!(
+            "[format.{name}]\nextension = \"{extension}\"\naccept_exit = [0, 1]\n\
+             command = [\"sh\", \"-c\", '''{script}''', \"sh\", \"{{output}}\"]\n"
+        ));
+    }
+    queue.configure(&config);
+    for (format, _, _, reason) in cases {
+        queue.request(format, "A");
+        queue.dispatch().code(0).silent();
+        let status = queue.status(format, "A");
+        assert_eq!((&status["state"], &status["reason"]), (&"failed_unknown".into(), &reason.into()), "{status}");
+        assert!(text(&status["detail"]).starts_with("exit 1, but "), "{status}");
+    }
+    assert!(queue.published().is_empty());
+    queue.assert_quiet();
+}

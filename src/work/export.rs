@@ -294,7 +294,7 @@ impl Export<'_> {
         Ok(found.map_err(|words| {
             let is_several = words.contains("files match");
             let reason = if is_several { Failure::OutputInvalid } else { Failure::OutputMissing };
-            failed(reason, format!("exit 0, but {words}{}", self.words()), measured)
+            failed(reason, but(measured, &format!("{words}{}", self.words())), measured)
         }))
     }
 
@@ -325,7 +325,7 @@ impl Export<'_> {
             Fault::TooLarge { .. } => Failure::OutputTooLarge,
             Fault::NotRegular | Fault::Linked | Fault::Invalid(_) => Failure::OutputInvalid,
         };
-        Ok(Err(failed(reason, format!("exit 0, but {faulty}{words}"), measured)))
+        Ok(Err(failed(reason, but(measured, &format!("{faulty}{words}")), measured)))
     }
 
     fn is_disk_full(&self, words: &str) -> bool {
@@ -339,7 +339,7 @@ impl Export<'_> {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Ok(error),
             _ => Err(error),
         };
-        let no_space = |error: io::Error| failed(Failure::NoSpace, format!("exit 0, but {error}"), measured);
+        let no_space = |error: io::Error| failed(Failure::NoSpace, but(measured, &error.to_string()), measured);
         let finished = match cache.prepare(path, file, clock::now()).and_then(|finished| {
             cache.make_shard(&self.job.filename)?;
             Ok(finished)
@@ -465,6 +465,11 @@ fn look_at_row(store: &mut dyn Store, token: &str, progress: &Path, last: &mut S
             Mark::None
         }
     }
+}
+
+/// The detail of a run whose exit code was accepted and whose file was not.
+fn but(measured: Measured, what: &str) -> String {
+    format!("{}, but {what}", describe_code(measured.exit_code.unwrap_or_default()))
 }
 
 fn describe_code(code: i32) -> String {
