@@ -5,5 +5,6 @@ mod harness;
 
 mod commands;
 mod converters;
+mod cron;
 mod names;
 mod walking;
