@@ -168,7 +168,7 @@ fn second_form(user: &str) -> String {
     let (_, second) = SHIPPED.split_once("# ---- 2.").expect("a second form");
     let lines = second.lines().filter_map(|line| line.strip_prefix("# "));
     let lines = lines.filter(|line| line.starts_with("MAILTO=") || line.starts_with("PATH=") || line.starts_with("* "));
-    let table = lines.map(|line| format!("{line}\n")).collect::<String>();
+    let table = lines.flat_map(|line| [line, "\n"]).collect::<String>();
     assert!(table.contains(" export-queue /usr/local/bin/export-queue "), "{table}");
     table.replace("* export-queue /", &format!("* {user} /"))
 }

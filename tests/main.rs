@@ -6,5 +6,6 @@ mod harness;
 mod commands;
 mod converters;
 mod cron;
+mod environment;
 mod names;
 mod walking;
