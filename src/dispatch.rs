@@ -145,8 +145,8 @@ pub fn plan(home: &Home) -> Result<Plan> {
         };
         plan.lines.push(format!("queue {queue}: {state}; {taken} of {} slots taken", settings.slots));
     }
-    for (queue, format, programs) in missing_exporters(home, &store)? {
-        plan.lines.push(format!("queue {queue}: {format} waits for {programs}"));
+    for (queue, format, _, obstacle) in obstacles(home, &store)? {
+        plan.lines.push(format!("queue {queue}: {format} waits: {obstacle}"));
     }
     if let Some(before) = home.cache.policy.due_before(now) {
         plan.lines.push(format!("sweep {} files", store.due_files(before, now, 100_000)?.len()));
@@ -154,22 +154,23 @@ pub fn plan(home: &Home) -> Result<Plan> {
     Ok(plan)
 }
 
-/// Formats that wait in a queue and cannot be made here: queue, format, what is missing.
+/// Formats that wait in a queue and cannot be made here: queue, format, how grave it is, and why.
 ///
 /// # Errors
 /// The database cannot be read.
-pub fn missing_exporters(home: &Home, store: &dyn Store) -> Result<Vec<(String, String, String)>> {
+pub fn obstacles(home: &Home, store: &dyn Store) -> Result<Vec<(String, String, Exit, String)>> {
     let mut found = Vec::new();
     let tallied = store.tally(clock::now())?;
     for queue in tallied.iter().filter(|tally| tally.queued > 0).map(|tally| &tally.queue) {
         for format in store.due_formats(queue)? {
-            let missing = match home.config.format.get(&format) {
-                None => vec![format!("[format.{format}] in the configuration")],
-                Some(format) => exporter::missing(format),
+            let obstacle = match home.config.format.get(&format) {
+                None => Some((
+                    Exit::ExporterMissing,
+                    format!("there is no [format.{format}] in the configuration any more"),
+                )),
+                Some(format) => exporter::obstacle(format),
             };
-            if !missing.is_empty() {
-                found.push((queue.clone(), format, missing.join(", ")));
-            }
+            found.extend(obstacle.map(|(exit, why)| (queue.clone(), format, exit, why)));
         }
     }
     Ok(found)
@@ -317,11 +318,8 @@ impl Dispatcher<'_> {
     }
 
     fn look_for_exporters(&mut self) -> Result<()> {
-        for (queue, format, programs) in missing_exporters(self.home, self.store)? {
-            self.find(
-                Exit::ExporterMissing,
-                format!("{format} jobs wait in queue {queue}: {programs} is not installed"),
-            );
+        for (queue, format, exit, obstacle) in obstacles(self.home, self.store)? {
+            self.find(exit, format!("{format} jobs wait in queue {queue}: {obstacle}"));
         }
         Ok(())
     }

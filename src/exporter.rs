@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::config::{Config, Format};
-use crate::exit::Refusal;
+use crate::exit::{Exit, Refusal, exit_of};
 use crate::template::{Template, Values};
 
 /// Where programs are looked for beyond what `PATH` names: cron's has neither `/usr/local/bin` nor the `sbin`s.
@@ -57,9 +57,20 @@ pub fn missing(format: &Format) -> Vec<String> {
     programs.filter(|program| find(program, &path).is_none()).cloned().collect()
 }
 
-/// The formats whose programs are installed, with their time limits.
+/// What keeps the owner of the queue from making a format, a fault of the setup and of no book: a program that is not
+/// installed (69), or secrets that cannot be used (78).
+pub fn obstacle(format: &Format) -> Option<(Exit, String)> {
+    let missing = missing(format);
+    if !missing.is_empty() {
+        return Some((Exit::ExporterMissing, format!("{} is not installed", missing.join(", "))));
+    }
+    let refused = format.env_file.as_ref().and_then(|file| read_env_file(file).err());
+    refused.map(|error| (exit_of(&error), error.to_string()))
+}
+
+/// The formats that nothing keeps from being made, with their time limits.
 pub fn available(config: &Config) -> Vec<(String, Duration)> {
-    let usable = config.format.iter().filter(|(_, format)| missing(format).is_empty());
+    let usable = config.format.iter().filter(|(_, format)| obstacle(format).is_none());
     usable.map(|(name, _)| (name.clone(), config.format_limits(name).timeout.0)).collect()
 }
 
@@ -123,7 +134,7 @@ impl Call<'_> {
 /// The error for a program that is not installed.
 fn not_installed(program: &str, path: &OsStr) -> anyhow::Error {
     let path = path.to_string_lossy();
-    Refusal::with(crate::exit::Exit::ExporterMissing, format!("{program} is not installed (looked in {path})"))
+    Refusal::with(Exit::ExporterMissing, format!("{program} is not installed (looked in {path})"))
 }
 
 /// Reads `NAME=VALUE` lines; the file must belong to this user and be closed to all others.

@@ -256,8 +256,10 @@ fn scene(home: &Home, store: &dyn Store, job: &Job, paused: bool) -> Result<Scen
         None => false,
         Some(base) => store.find(base)?.is_some_and(|base| !matches!(base.phase, Phase::Failed { .. })),
     };
-    let exporter_missing =
-        home.config.format.get(&job.key.format).is_none_or(|format| !exporter::missing(format).is_empty());
+    let exporter_missing = home.config.format.get(&job.key.format).is_none_or(|format| {
+        // Secrets are closed to front ends: only the owner can tell whether they are as they must be.
+        if home.is_owner() { exporter::obstacle(format).is_some() } else { !exporter::missing(format).is_empty() }
+    });
     Ok(Scene {
         paused,
         slots: queue.map_or(0, |queue| queue.slots),

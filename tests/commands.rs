@@ -335,7 +335,7 @@ fn a_missing_exporter_ends_dispatch_and_check_with_69_and_jobs_stay_queued() {
     let check = queue.run(["check"]).code(69);
     assert!(check.out.lines().any(|line| line.starts_with("fail  format: gone: no-such-converter")), "{}", check.out);
     let explained = queue.run(["explain", "--format", "gone", "A"]).code(3);
-    assert!(explained.out.contains("not installed: no-such-converter"), "{}", explained.out);
+    assert!(explained.out.contains("no-such-converter is not installed"), "{}", explained.out);
     queue.assert_quiet();
 }
 

@@ -292,6 +292,30 @@ fn secrets_of_a_format_reach_its_exporter_and_are_not_shown() {
 }
 
 #[test]
+fn a_secrets_file_that_others_can_read_is_refused_as_a_fault_of_the_setup() {
+    let queue = Queue::new();
+    let secrets = queue.path("secrets");
+    fs::write(&secrets, "TOKEN=hush-hush\n").expect("a file");
+    fs::set_permissions(&secrets, fs::Permissions::from_mode(0o644)).expect("its mode");
+    queue.reconfigure("[format.env]\n", &format!("[format.env]\nenv_file = \"{}\"\n", secrets.display()));
+    let check = queue.run(["check"]).code(78);
+    assert!(check.out.contains("fail  env_file: ") && check.out.contains("0600"), "{}", check.out);
+    queue.request("env", "A");
+    for _ in 0..5 {
+        queue.dispatch().code(78);
+    }
+    let status = queue.status("env", "A");
+    assert_eq!((&status["state"], &status["reason"]), (&"queued".into(), &"exporter_missing".into()));
+    assert_eq!((&status["attempts"], &status["interruptions"]), (&0.into(), &0.into()), "it is not the book's fault");
+    let explained = queue.run(["explain", "--format", "env", "A"]).code(3).out;
+    assert!(explained.contains("secrets must belong to") && explained.contains("0600"), "{explained}");
+    fs::set_permissions(&secrets, fs::Permissions::from_mode(0o600)).expect("its mode");
+    queue.dispatch().code(0).silent();
+    assert_eq!(queue.state("env", "A"), "ready");
+    queue.assert_quiet();
+}
+
+#[test]
 fn every_command_works_without_home_path_or_terminal() {
     let queue = Queue::new();
     queue.request("ok", "A");

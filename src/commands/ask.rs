@@ -244,7 +244,7 @@ fn waiting_line(home: &Home, answer: &Answer, job: &Job) -> String {
         }
         Some(Waiting::ExporterMissing) => match home.config.format.get(&job.key.format) {
             None => format!("format {} is not configured any more", job.key.format),
-            Some(format) => format!("not installed: {}", exporter::missing(format).join(", ")),
+            Some(format) => exporter::obstacle(format).map_or_else(String::new, |(_, why)| why),
         },
     }
 }

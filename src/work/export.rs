@@ -164,8 +164,9 @@ impl Export<'_> {
         };
         let mut command = match call.build(log) {
             Ok(command) => command,
-            Err(error) if exit_of(&error) == Exit::ExporterMissing => {
-                return Ok(Err(Conclusion::Unable(Exit::ExporterMissing)));
+            Err(error) if matches!(exit_of(&error), Exit::ExporterMissing | Exit::Config) => {
+                tracing::warn!("job {} waits: {error:#}", self.job.id);
+                return Ok(Err(Conclusion::Unable(exit_of(&error))));
             }
             Err(error) => return Err(error),
         };
