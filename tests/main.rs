@@ -8,4 +8,5 @@ mod converters;
 mod cron;
 mod environment;
 mod names;
+mod store;
 mod walking;

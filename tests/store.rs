@@ -1,0 +1,812 @@
+//! The conformance of `trait Store`: every verb and every answer, the same for each engine, one line an engine.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use export_queue::clock::from_millis;
+use export_queue::job::{Failure, Job, Measured, Outcome, Phase, Run, State, Waiting};
+use export_queue::key::Key;
+use export_queue::store::sqlite::Sqlite;
+use export_queue::store::{Again, Ask, Cancelled, Claim, FailureNote, Filter, QueueBounds, Requested, Settled, Store};
+use tempfile::TempDir;
+
+/// A fresh store, and what it lies in.
+type Made = (Box<dyn Store>, TempDir);
+
+macro_rules! conform {
+    (on { $($engine:ident = $make:path;)+ } every $checks:tt) => {
+        $(conform! { @ $engine $make, $checks })+
+    };
+    (@ $engine:ident $make:path, { $($check:ident)+ }) => {
+        mod $engine {
+            $(#[test]
+            fn $check() {
+                let (mut store, _dir) = $make();
+                super::$check(&mut *store);
+            })+
+        }
+    };
+}
+
+conform! {
+    on { sqlite = super::fresh_sqlite; }
+    every {
+    a_request_makes_one_queued_job
+    a_second_request_joins_and_its_priority_only_rises
+    a_refresh_marks_the_live_job_as_wanted_anew
+    a_young_failure_is_the_answer_and_an_old_one_gives_way
+    a_retry_starts_afresh_at_once
+    a_failure_with_processes_left_is_only_marked_as_wanted
+    bounds_refuse_and_store_nothing
+    one_client_is_bounded_and_others_are_not
+    claims_go_by_rank
+    a_claim_says_whose_run_it_is
+    only_the_formats_that_can_be_made_are_claimed
+    a_queue_claims_only_its_own_jobs
+    clients_take_turns
+    a_derived_job_is_not_due_while_its_base_is_live
+    a_later_job_is_due_at_its_time
+    a_time_beyond_the_horizon_counts_as_reached
+    a_published_run_deletes_its_job_and_is_recorded
+    a_refresh_during_the_run_queues_the_job_again
+    a_run_that_lost_its_token_changes_nothing
+    a_failed_run_says_why
+    a_failure_with_processes_left_keeps_its_token
+    what_is_let_go_stays_failed_or_is_queued_where_it_is_wanted
+    each_way_back_counts_its_own
+    a_job_goes_back_to_its_old_place
+    a_fulfilled_job_is_forgotten_and_a_started_one_never
+    a_refresh_is_fulfilled_only_by_a_newer_file
+    fulfilled_jobs_are_found_by_their_files
+    a_cancel_takes_a_queued_job_away
+    a_cancel_marks_a_started_job
+    a_cancel_ends_a_job_only_with_the_last_who_wants_it
+    a_failure_is_dismissed_unless_processes_are_left
+    failures_expire_by_age_and_number
+    files_due_for_sweeping_are_found_until_they_are_gone
+    a_later_run_speaks_for_the_file
+    history_is_pruned_but_never_of_a_file_that_is_there
+    the_bases_of_live_jobs_are_needed
+    every_token_that_a_row_names_is_told
+    jobs_are_listed_in_the_order_in_which_they_start
+    a_tally_counts_each_queue
+    progress_is_written_by_its_own_run_only
+    the_place_in_the_queue_is_counted
+    no_queue_is_paused_by_itself
+    }
+}
+
+fn fresh_sqlite() -> Made {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("queue.db");
+    std::fs::write(&path, "").expect("an empty file");
+    (Box::new(Sqlite::open(&path, "the id").expect("a queue")), dir)
+}
+
+const LIMIT: Duration = Duration::from_secs(60);
+const HOLD: Duration = Duration::from_secs(60);
+
+/// A time, in seconds after some moment.
+fn at(secs: i64) -> DateTime<Utc> {
+    from_millis(1_700_000_000_000 + secs * 1000)
+}
+
+fn ask(title: &str) -> Ask {
+    let key = Key {
+        title: title.into(),
+        lang: "en".into(),
+        font: "default".into(),
+        format: "epub".into(),
+        options: BTreeMap::from([("toc".to_owned(), "yes".to_owned())]),
+    };
+    Ask {
+        key,
+        filename: name(title),
+        base_filename: None,
+        queue: "default".into(),
+        client: None,
+        meta: None,
+        pages: None,
+        priority: 10,
+        rank: None,
+        not_before: None,
+        wait_until: None,
+        refresh: false,
+        retry: false,
+        hold: HOLD,
+        bounds: QueueBounds::default(),
+    }
+}
+
+fn of_client(title: &str, client: &str) -> Ask {
+    Ask { client: Some(client.into()), ..ask(title) }
+}
+
+fn of_format(title: &str, format: &str) -> Ask {
+    let mut ask = ask(title);
+    ask.key.format = format.into();
+    ask
+}
+
+fn name(title: &str) -> String {
+    format!("{title}.epub")
+}
+
+fn claim(token: &str) -> Claim {
+    Claim {
+        queue: "default".into(),
+        formats: vec![("epub".into(), LIMIT)],
+        token: token.into(),
+        node: "node".into(),
+        slot: "default.0".into(),
+        worker: "7.8".into(),
+    }
+}
+
+#[track_caller]
+fn put(store: &mut dyn Store, ask: &Ask, now: DateTime<Utc>) -> Job {
+    match store.request(ask, now).expect("a request") {
+        Requested::Queued(job) => job,
+        other => panic!("not queued: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn start(store: &mut dyn Store, token: &str, now: DateTime<Utc>) -> Job {
+    store.claim(&claim(token), now).expect("a claim").expect("something is due")
+}
+
+#[track_caller]
+fn find(store: &dyn Store, title: &str) -> Job {
+    store.find(&name(title)).expect("a look").expect("a row")
+}
+
+fn is_gone(store: &dyn Store, title: &str) -> bool {
+    store.find(&name(title)).expect("a look").is_none()
+}
+
+fn published(job: &Job, now: DateTime<Utc>) -> Run {
+    let measured = Measured { bytes: Some(5), exit_code: Some(0), peak_memory: Some(1 << 40), ..Measured::default() };
+    Run { published_at: Some(now), measured, ..job.run(Outcome::Ready, now) }
+}
+
+#[track_caller]
+fn fail(store: &mut dyn Store, job: &Job, reason: Failure, keeps_token: bool, now: DateTime<Utc>) {
+    let run = Run { reason: Some(reason), ..job.run(Outcome::from(reason.state()), now) };
+    let note = FailureNote { reason, detail: "in words", keeps_token };
+    assert!(store.fail(&run, "node", &note).expect("a failure is written"));
+}
+
+/// A job that was asked for at 0, started at 1 and failed at 2.
+fn failed(store: &mut dyn Store, title: &str, reason: Failure, keeps_token: bool) -> Job {
+    put(store, &ask(title), at(0));
+    let job = start(store, &format!("token of {title}"), at(1));
+    fail(store, &job, reason, keeps_token, at(2));
+    find(store, title)
+}
+
+/// Asks, starts and publishes at that time; the token is the title's.
+fn publish(store: &mut dyn Store, title: &str, now: DateTime<Utc>) {
+    put(store, &ask(title), now);
+    let job = start(store, &format!("token of {title} {now}"), now);
+    assert_eq!(store.finish(&published(&job, now), "node").unwrap(), Settled::Forgotten);
+}
+
+fn a_request_makes_one_queued_job(store: &mut dyn Store) {
+    let wish = Ask { meta: Some("{\"a\":1}".into()), pages: Some(3), ..of_client("A", "c") };
+    let job = put(store, &wish, at(0));
+    assert_eq!((job.key.clone(), job.filename.as_str()), (wish.key, "A.epub"));
+    assert_eq!(job.phase, Phase::Queued { later: None });
+    assert_eq!((job.submitted_at, job.newer_than, job.cancel_at), (at(0), None, None));
+    assert_eq!(
+        (job.queue.as_str(), job.client.as_deref(), job.meta.as_deref()),
+        ("default", Some("c"), Some("{\"a\":1}"))
+    );
+    assert_eq!((job.attempts, job.retries, job.interruptions, job.stops, job.base_waits), (0, 0, 0, 0, 0));
+    assert_eq!(find(store, "A"), job);
+    assert_eq!(store.find_by_id(job.id).unwrap(), Some(job.clone()));
+    assert_eq!(store.find_by_id(job.id + 1).unwrap(), None);
+    assert_eq!(store.find_by_token("t").unwrap(), None);
+    assert!(!store.queue_id().unwrap().is_empty());
+}
+
+fn a_second_request_joins_and_its_priority_only_rises(store: &mut dyn Store) {
+    let first = put(store, &ask("A"), at(0));
+    let urgent = Ask { priority: 2, ..ask("A") };
+    let Requested::Joined(job) = store.request(&urgent, at(1)).unwrap() else { panic!("not joined") };
+    assert_eq!((job.id, job.priority, job.submitted_at), (first.id, 2, at(0)));
+    assert!(job.rank < first.rank);
+    let idle = Ask { priority: 900, ..ask("A") };
+    let Requested::Joined(later) = store.request(&idle, at(2)).unwrap() else { panic!("not joined") };
+    assert_eq!((later.priority, later.rank), (2, job.rank));
+    let started = start(store, "t", at(3));
+    let Requested::Joined(joined) = store.request(&ask("A"), at(4)).unwrap() else { panic!("not joined") };
+    assert_eq!(joined, started);
+    assert_eq!(store.list(&Filter::default()).unwrap().len(), 1);
+}
+
+fn a_refresh_marks_the_live_job_as_wanted_anew(store: &mut dyn Store) {
+    let refresh = Ask { refresh: true, ..ask("A") };
+    assert_eq!(put(store, &refresh, at(0)).newer_than, Some(at(0)));
+    start(store, "t", at(1));
+    let Requested::Joined(job) = store.request(&refresh, at(2)).unwrap() else { panic!("not joined") };
+    assert_eq!((job.newer_than, job.wanted_since()), (Some(at(2)), at(2)));
+    let Requested::Joined(job) = store.request(&ask("A"), at(3)).unwrap() else { panic!("not joined") };
+    assert_eq!(job.newer_than, Some(at(2)), "a plain request takes no refresh back");
+}
+
+fn a_young_failure_is_the_answer_and_an_old_one_gives_way(store: &mut dyn Store) {
+    let failed = failed(store, "A", Failure::ExitNonzero, false);
+    assert_eq!(store.request(&ask("A"), at(61)).unwrap(), Requested::Failing(failed.clone()));
+    let again = put(store, &Ask { priority: 20, ..of_client("A", "c") }, at(62));
+    assert_eq!((again.id, again.submitted_at, again.priority), (failed.id, at(62), 20));
+    assert_eq!((again.attempts, again.client.as_deref()), (0, Some("c")));
+    assert_eq!(again.phase, Phase::Queued { later: None });
+    assert!(again.rank > failed.rank, "at the end of the queue");
+    assert_eq!(start(store, "second", at(63)).attempts, 1);
+}
+
+fn a_retry_starts_afresh_at_once(store: &mut dyn Store) {
+    failed(store, "A", Failure::TimedOut, false);
+    let again = put(store, &Ask { retry: true, ..ask("A") }, at(3));
+    assert_eq!((again.attempts, again.submitted_at), (0, at(3)));
+}
+
+fn a_failure_with_processes_left_is_only_marked_as_wanted(store: &mut dyn Store) {
+    let failed = failed(store, "A", Failure::WouldNotDie, true);
+    let retry = Ask { retry: true, ..ask("A") };
+    assert_eq!(store.request(&retry, at(500)).unwrap(), Requested::Failing(failed));
+    assert_eq!(find(store, "A").state(), State::FailedTimeout);
+    assert!(store.claim(&claim("other"), at(501)).unwrap().is_none());
+}
+
+fn bounds_refuse_and_store_nothing(store: &mut dyn Store) {
+    let bounded = |title| Ask { bounds: QueueBounds { queued: 2, per_client: 0 }, ..ask(title) };
+    put(store, &bounded("A"), at(0));
+    put(store, &bounded("B"), at(0));
+    assert_eq!(store.request(&bounded("C"), at(1)).unwrap(), Requested::QueueFull);
+    assert!(is_gone(store, "C"));
+    assert!(matches!(store.request(&bounded("A"), at(1)).unwrap(), Requested::Joined(_)), "joining is no new job");
+    let elsewhere = Ask { queue: "express".into(), ..bounded("D") };
+    put(store, &elsewhere, at(1));
+    start(store, "t", at(2));
+    put(store, &bounded("C"), at(3));
+}
+
+fn one_client_is_bounded_and_others_are_not(store: &mut dyn Store) {
+    let bounded = |title, client| Ask { bounds: QueueBounds { queued: 0, per_client: 1 }, ..of_client(title, client) };
+    put(store, &bounded("A", "c"), at(0));
+    assert_eq!(store.request(&bounded("B", "c"), at(1)).unwrap(), Requested::ClientLimit);
+    put(store, &bounded("C", "d"), at(1));
+    put(store, &Ask { client: None, ..bounded("D", "") }, at(1));
+    put(store, &Ask { client: None, ..bounded("E", "") }, at(1));
+    assert_eq!(start(store, "t", at(2)).key.title, "A");
+    assert_eq!(store.request(&bounded("B", "c"), at(3)).unwrap(), Requested::ClientLimit, "a started job counts");
+}
+
+fn claims_go_by_rank(store: &mut dyn Store) {
+    put(store, &ask("late"), at(1));
+    put(store, &ask("early"), at(0));
+    put(store, &Ask { priority: 9, ..ask("urgent") }, at(2));
+    put(store, &Ask { rank: Some(1), ..ask("base") }, at(3));
+    let order: Vec<_> = (0..4).map(|n| start(store, &format!("t{n}"), at(4)).key.title).collect();
+    assert_eq!(order, ["base", "urgent", "early", "late"]);
+    assert!(store.claim(&claim("t9"), at(5)).unwrap().is_none());
+}
+
+fn a_claim_says_whose_run_it_is(store: &mut dyn Store) {
+    put(store, &ask("A"), at(0));
+    let job = start(store, "t", at(5));
+    let phase = Phase::Started {
+        token: "t".into(),
+        slot: "default.0".into(),
+        worker: "7.8".into(),
+        since: at(5),
+        deadline: at(65),
+        progress: None,
+    };
+    assert_eq!((job.phase.clone(), job.attempts, job.last_run.as_deref()), (phase, 1, Some("t")));
+    assert_eq!(store.find_by_token("t").unwrap(), Some(job));
+    assert_eq!(store.count_started("default").unwrap(), 1);
+    assert_eq!(store.count_started("express").unwrap(), 0);
+}
+
+fn only_the_formats_that_can_be_made_are_claimed(store: &mut dyn Store) {
+    put(store, &of_format("pdf first", "pdf"), at(0));
+    put(store, &ask("epub second"), at(1));
+    let formats = [("epub".to_owned(), LIMIT)];
+    assert_eq!(store.due("default", &formats, at(2), 10).unwrap(), 1);
+    assert_eq!(start(store, "t", at(2)).key.title, "epub second");
+    assert!(store.claim(&claim("u"), at(2)).unwrap().is_none());
+    assert_eq!(store.due("default", &[], at(2), 10).unwrap(), 0);
+    assert_eq!(store.due_formats("default").unwrap(), ["pdf"]);
+    let both = Claim { formats: vec![("epub".into(), LIMIT), ("pdf".into(), LIMIT * 2)], ..claim("u") };
+    let job = store.claim(&both, at(3)).unwrap().expect("the other format");
+    assert!(matches!(job.phase, Phase::Started { deadline, .. } if deadline == at(123)), "each format has its limit");
+}
+
+fn a_queue_claims_only_its_own_jobs(store: &mut dyn Store) {
+    put(store, &Ask { queue: "express".into(), ..ask("A") }, at(0));
+    assert!(store.claim(&claim("t"), at(1)).unwrap().is_none());
+    assert_eq!(store.due("default", &claim("t").formats, at(1), 10).unwrap(), 0);
+    assert!(store.claim(&Claim { queue: "express".into(), ..claim("t") }, at(1)).unwrap().is_some());
+}
+
+fn clients_take_turns(store: &mut dyn Store) {
+    for n in 0..5 {
+        put(store, &of_client(&format!("flood {n}"), "crawler"), at(0));
+    }
+    put(store, &of_client("one", "reader"), at(1));
+    put(store, &ask("anonymous"), at(2));
+    let order: Vec<_> = (0..4).map(|n| start(store, &format!("t{n}"), at(3)).key.title).collect();
+    assert_eq!(order, ["flood 0", "one", "anonymous", "flood 1"]);
+}
+
+fn a_derived_job_is_not_due_while_its_base_is_live(store: &mut dyn Store) {
+    let formats = [("epub".to_owned(), LIMIT), ("pdf".to_owned(), LIMIT)];
+    put(store, &Ask { base_filename: Some(name("A")), filename: "A.pdf".into(), ..of_format("A", "pdf") }, at(0));
+    assert_eq!(store.due("default", &formats, at(1), 10).unwrap(), 1, "no base in sight: its worker asks for one");
+    let base = put(store, &Ask { rank: Some(at(900).timestamp_millis()), ..ask("A") }, at(1));
+    assert_eq!(store.due("default", &formats, at(1), 10).unwrap(), 1, "the base only");
+    let claim = |token| Claim { formats: formats.to_vec(), ..claim(token) };
+    let first = store.claim(&claim("t"), at(2)).unwrap().expect("the base is due");
+    assert_eq!(first.id, base.id);
+    assert!(store.claim(&claim("u"), at(3)).unwrap().is_none(), "its base is started");
+    fail(store, &first, Failure::ExitNonzero, false, at(4));
+    assert_eq!(store.claim(&claim("u"), at(5)).unwrap().expect("the base has failed").filename, "A.pdf");
+}
+
+fn a_later_job_is_due_at_its_time(store: &mut dyn Store) {
+    let job = put(store, &Ask { not_before: Some(at(100)), ..ask("A") }, at(0));
+    assert_eq!(job.phase, Phase::Queued { later: Some((at(100), Waiting::NotBefore)) });
+    let formats = claim("t").formats;
+    assert_eq!(store.due("default", &formats, at(99), 10).unwrap(), 0);
+    assert!(store.claim(&claim("t"), at(99)).unwrap().is_none());
+    assert_eq!(store.due("default", &formats, at(100), 10).unwrap(), 1);
+    assert_eq!(start(store, "t", at(100)).id, job.id);
+    let past = put(store, &Ask { not_before: Some(at(100)), ..ask("B") }, at(101));
+    assert_eq!(past.phase, Phase::Queued { later: None }, "a time that is over is none");
+}
+
+fn a_time_beyond_the_horizon_counts_as_reached(store: &mut dyn Store) {
+    let day = 24 * 3600;
+    put(store, &Ask { not_before: Some(at(399 * day)), ..ask("in a year") }, at(0));
+    put(store, &Ask { not_before: Some(at(401 * day)), ..ask("by a wrong clock") }, at(0));
+    assert_eq!(store.due("default", &claim("t").formats, at(1), 10).unwrap(), 1);
+    assert_eq!(start(store, "t", at(1)).key.title, "by a wrong clock");
+    assert!(store.claim(&claim("u"), at(1)).unwrap().is_none());
+}
+
+fn a_published_run_deletes_its_job_and_is_recorded(store: &mut dyn Store) {
+    put(store, &Ask { meta: Some("{}".into()), ..of_client("A", "c") }, at(0));
+    let job = start(store, "t", at(1));
+    let run = Run { detail: Some("words".into()), ..published(&job, at(3)) };
+    assert_eq!(store.finish(&run, "node").unwrap(), Settled::Forgotten);
+    assert!(is_gone(store, "A"));
+    assert_eq!(store.history(Some("A.epub"), 9).unwrap(), [run.clone()]);
+    assert_eq!(store.finish(&run, "node").unwrap(), Settled::Lost, "once");
+    assert_eq!(store.history(None, 9).unwrap().len(), 1);
+    assert!(store.history(Some("B.epub"), 9).unwrap().is_empty());
+}
+
+fn a_refresh_during_the_run_queues_the_job_again(store: &mut dyn Store) {
+    put(store, &ask("A"), at(0));
+    let job = start(store, "t", at(1));
+    store.request(&Ask { refresh: true, ..ask("A") }, at(2)).unwrap();
+    assert_eq!(store.finish(&published(&job, at(3)), "node").unwrap(), Settled::QueuedAgain);
+    let again = find(store, "A");
+    assert_eq!(
+        (again.phase.clone(), again.rank, again.newer_than),
+        (Phase::Queued { later: None }, job.rank, Some(at(2)))
+    );
+    assert_eq!(store.history(None, 9).unwrap().len(), 1, "the first run has published too");
+    let second = start(store, "u", at(4));
+    assert_eq!(store.finish(&published(&second, at(5)), "node").unwrap(), Settled::Forgotten);
+}
+
+fn a_run_that_lost_its_token_changes_nothing(store: &mut dyn Store) {
+    put(store, &ask("A"), at(0));
+    let old = start(store, "old", at(1));
+    assert!(store.requeue("old", Again::Interrupted, None).unwrap());
+    let new = start(store, "new", at(2));
+    let note = FailureNote { reason: Failure::ExitNonzero, detail: "", keeps_token: false };
+    assert_eq!(store.finish(&published(&old, at(3)), "node").unwrap(), Settled::Lost);
+    assert!(!store.fail(&old.run(Outcome::FailedUnknown, at(3)), "node", &note).unwrap());
+    assert!(!store.requeue("old", Again::Stopped, Some((&old.run(Outcome::Stopped, at(3)), "node"))).unwrap());
+    assert!(!store.let_go("old").unwrap());
+    store.progress("old", "half").unwrap();
+    assert_eq!(find(store, "A"), new);
+    assert!(store.history(None, 9).unwrap().is_empty());
+}
+
+fn a_failed_run_says_why(store: &mut dyn Store) {
+    for reason in Failure::ALL {
+        let title = reason.text();
+        let job = failed(store, title, *reason, false);
+        let phase = Phase::Failed { reason: *reason, detail: "in words".into(), at: at(2), token: None };
+        assert_eq!((job.phase, job.cancel_at), (phase, None));
+        assert_eq!(job.last_run.as_deref(), Some(&*format!("token of {title}")), "its log is kept");
+        let run = store.history(Some(&name(title)), 1).unwrap().pop().expect("a record");
+        assert_eq!((run.outcome, run.reason), (Outcome::from(reason.state()), Some(*reason)));
+    }
+}
+
+fn a_failure_with_processes_left_keeps_its_token(store: &mut dyn Store) {
+    let job = failed(store, "A", Failure::WouldNotDie, true);
+    assert!(matches!(&job.phase, Phase::Failed { token: Some(token), .. } if token == "token of A"));
+    assert_eq!(store.find_by_token("token of A").unwrap(), Some(job.clone()));
+    assert!(!store.dismiss("A.epub").unwrap());
+    assert_eq!(store.expire_failed(at(1000), 0, at(1000)).unwrap(), 0);
+    assert!(!store.forget(job.id, at(1000)).unwrap());
+    assert!(!store.requeue("token of A", Again::Wanted, None).unwrap());
+    assert_eq!(find(store, "A"), job);
+}
+
+fn what_is_let_go_stays_failed_or_is_queued_where_it_is_wanted(store: &mut dyn Store) {
+    let unwanted = failed(store, "A", Failure::WouldNotDie, true);
+    let wanted = failed(store, "B", Failure::WouldNotDie, true);
+    store.request(&ask("B"), at(300)).unwrap();
+    assert!(store.let_go("token of A").unwrap());
+    assert!(store.let_go("token of B").unwrap());
+    assert!(!store.let_go("token of A").unwrap(), "once");
+    let (a, b) = (find(store, "A"), find(store, "B"));
+    assert_eq!(
+        (a.id, a.state(), store.find_by_token("token of A").unwrap()),
+        (unwanted.id, State::FailedTimeout, None)
+    );
+    assert_eq!((b.id, b.phase.clone(), b.submitted_at), (wanted.id, Phase::Queued { later: None }, at(300)));
+    assert_eq!((b.attempts, b.interruptions), (0, 0));
+    assert_eq!(start(store, "t", at(301)).id, wanted.id);
+}
+
+fn each_way_back_counts_its_own(store: &mut dyn Store) {
+    put(store, &ask("A"), at(0));
+    let counts = |job: &Job| (job.attempts, job.retries, job.interruptions, job.stops, job.base_waits);
+    let later = |secs| Some((at(secs), Waiting::BackingOff));
+    let table = [
+        (Again::Interrupted, (1, 0, 1, 0, 0), None),
+        (Again::Stopped, (2, 0, 1, 1, 0), None),
+        (Again::Retry(at(50)), (3, 1, 1, 1, 0), later(50)),
+        (Again::Base, (3, 1, 1, 1, 1), None),
+        (Again::Unable(at(60)), (3, 1, 1, 1, 1), later(60)),
+        (Again::Wanted, (4, 1, 1, 1, 1), None),
+    ];
+    for (n, (again, expected, wait)) in table.into_iter().enumerate() {
+        let now = at(100 * i64::try_from(n).unwrap());
+        let token = format!("t{n}");
+        let job = start(store, &token, now);
+        let run = job.run(Outcome::Retried, now);
+        assert!(store.requeue(&token, again, Some((&run, "node"))).unwrap());
+        let job = find(store, "A");
+        assert_eq!((counts(&job), &job.phase), (expected, &Phase::Queued { later: wait }), "{again:?}");
+        assert_eq!(store.history(None, 99).unwrap().len(), n + 1);
+    }
+}
+
+fn a_job_goes_back_to_its_old_place(store: &mut dyn Store) {
+    put(store, &ask("A"), at(0));
+    put(store, &ask("B"), at(1));
+    let job = start(store, "t", at(2));
+    store.cancel("A.epub", None, false, at(3)).unwrap();
+    store.requeue("t", Again::Wanted, None).unwrap();
+    let back = find(store, "A");
+    assert_eq!((back.rank, back.submitted_at, back.cancel_at), (job.rank, at(0), None));
+    assert_eq!(start(store, "u", at(4)).key.title, "A");
+}
+
+fn a_fulfilled_job_is_forgotten_and_a_started_one_never(store: &mut dyn Store) {
+    let job = put(store, &ask("A"), at(10));
+    assert!(!store.forget(job.id, at(9)).unwrap(), "the file is older than the wish");
+    start(store, "t", at(11));
+    assert!(!store.forget(job.id, at(20)).unwrap(), "it belongs to its worker");
+    store.requeue("t", Again::Stopped, None).unwrap();
+    assert!(store.forget(job.id, at(10)).unwrap());
+    assert!(is_gone(store, "A"));
+    assert!(!store.forget(job.id, at(10)).unwrap(), "once");
+    let failed = failed(store, "B", Failure::ExitNonzero, false);
+    assert!(store.forget(failed.id, at(5)).unwrap(), "a failure too");
+}
+
+fn a_refresh_is_fulfilled_only_by_a_newer_file(store: &mut dyn Store) {
+    let job = put(store, &ask("A"), at(0));
+    store.request(&Ask { refresh: true, ..ask("A") }, at(10)).unwrap();
+    assert!(!store.forget(job.id, at(9)).unwrap());
+    assert!(store.forget(job.id, at(10)).unwrap());
+}
+
+fn fulfilled_jobs_are_found_by_their_files(store: &mut dyn Store) {
+    publish(store, "A", at(10));
+    let late = put(store, &ask("A"), at(11));
+    assert!(store.fulfilled(at(0)).unwrap().is_empty(), "asked for after the file");
+    assert!(store.dismiss("A.epub").is_ok_and(|done| !done), "a queued job is no failure");
+    store.cancel("A.epub", None, true, at(12)).unwrap();
+    let early = put(store, &ask("A"), at(9));
+    assert_ne!(early.id, late.id);
+    assert_eq!(store.fulfilled(at(0)).unwrap(), [(early.id, name("A"))]);
+    assert!(store.fulfilled(at(11)).unwrap().is_empty(), "published before that");
+    start(store, "t", at(13));
+    assert!(store.fulfilled(at(0)).unwrap().is_empty(), "a worker has it");
+    store.requeue("t", Again::Stopped, None).unwrap();
+    store.swept(&[name("A")]).unwrap();
+    assert!(store.fulfilled(at(0)).unwrap().is_empty(), "the file is gone");
+}
+
+fn a_cancel_takes_a_queued_job_away(store: &mut dyn Store) {
+    put(store, &ask("A"), at(0));
+    assert_eq!(store.cancel("A.epub", None, false, at(1)).unwrap(), Cancelled::Removed);
+    assert!(is_gone(store, "A"));
+    assert_eq!(store.cancel("A.epub", None, true, at(1)).unwrap(), Cancelled::NotLive);
+    failed(store, "B", Failure::TimedOut, false);
+    assert_eq!(store.cancel("B.epub", None, true, at(3)).unwrap(), Cancelled::NotLive);
+}
+
+fn a_cancel_marks_a_started_job(store: &mut dyn Store) {
+    put(store, &ask("A"), at(0));
+    let job = start(store, "t", at(1));
+    assert_eq!(store.cancel("A.epub", None, false, at(2)).unwrap(), Cancelled::Marked);
+    assert_eq!(find(store, "A"), Job { cancel_at: Some(at(2)), ..job.clone() });
+    fail(store, &job, Failure::Cancelled, false, at(3));
+    assert_eq!(find(store, "A").cancel_at, None);
+}
+
+fn a_cancel_ends_a_job_only_with_the_last_who_wants_it(store: &mut dyn Store) {
+    for client in ["a", "b", "c", "c"] {
+        store.request(&of_client("A", client), at(0)).unwrap();
+    }
+    assert_eq!(store.cancel("A.epub", None, false, at(1)).unwrap(), Cancelled::StillWanted(3));
+    assert_eq!(store.cancel("A.epub", Some("a"), false, at(1)).unwrap(), Cancelled::StillWanted(2));
+    assert_eq!(store.cancel("A.epub", Some("a"), false, at(1)).unwrap(), Cancelled::StillWanted(2));
+    assert_eq!(store.cancel("A.epub", Some("b"), false, at(1)).unwrap(), Cancelled::StillWanted(1));
+    assert_eq!(find(store, "A").state(), State::Queued);
+    assert_eq!(store.cancel("A.epub", Some("c"), false, at(1)).unwrap(), Cancelled::Removed);
+    store.request(&of_client("A", "d"), at(2)).unwrap();
+    assert_eq!(store.cancel("A.epub", None, true, at(3)).unwrap(), Cancelled::Removed, "by force");
+    put(store, &of_client("A", "e"), at(4));
+    assert_eq!(
+        store.cancel("A.epub", Some("e"), false, at(5)).unwrap(),
+        Cancelled::Removed,
+        "d's wish went with its job"
+    );
+}
+
+fn a_failure_is_dismissed_unless_processes_are_left(store: &mut dyn Store) {
+    failed(store, "A", Failure::ExitNonzero, false);
+    assert!(store.dismiss("A.epub").unwrap());
+    assert!(is_gone(store, "A"));
+    assert!(!store.dismiss("A.epub").unwrap());
+    put(store, &ask("B"), at(0));
+    assert!(!store.dismiss("B.epub").unwrap());
+    start(store, "t", at(1));
+    assert!(!store.dismiss("B.epub").unwrap());
+}
+
+fn failures_expire_by_age_and_number(store: &mut dyn Store) {
+    for (n, title) in ["A", "B", "C", "D"].into_iter().enumerate() {
+        put(store, &ask(title), at(0));
+        let job = start(store, title, at(1));
+        fail(store, &job, Failure::ExitNonzero, false, at(10 + i64::try_from(n).unwrap()));
+    }
+    put(store, &ask("live"), at(0));
+    assert_eq!(store.expire_failed(at(10), 100, at(20)).unwrap(), 0);
+    assert_eq!(store.expire_failed(at(11), 100, at(20)).unwrap(), 1, "older than that");
+    assert!(is_gone(store, "A"));
+    assert_eq!(store.expire_failed(at(0), 2, at(20)).unwrap(), 1, "beyond the number, the oldest first");
+    assert!(is_gone(store, "B") && !is_gone(store, "C") && !is_gone(store, "D"));
+    let before = at(-401 * 24 * 3600);
+    assert_eq!(store.expire_failed(before, 100, before).unwrap(), 2, "from further ahead than a clock can be wrong");
+    assert_eq!(find(store, "live").state(), State::Queued);
+}
+
+fn files_due_for_sweeping_are_found_until_they_are_gone(store: &mut dyn Store) {
+    publish(store, "A", at(10));
+    publish(store, "B", at(20));
+    publish(store, "C", at(30));
+    assert!(store.due_files(at(10), at(40), 9).unwrap().is_empty());
+    assert_eq!(store.due_files(at(30), at(40), 9).unwrap(), [name("A"), name("B")]);
+    assert_eq!(store.due_files(at(30), at(40), 1).unwrap(), [name("A")]);
+    store.still_there(&name("A"), at(25)).unwrap();
+    assert_eq!(store.due_files(at(25), at(40), 9).unwrap(), [name("B")], "younger than its run says");
+    store.swept(&[name("B"), name("nobody's")]).unwrap();
+    store.swept(&[]).unwrap();
+    assert_eq!(store.due_files(at(31), at(40), 9).unwrap(), [name("A"), name("C")]);
+    assert_eq!(store.due_files(at(0), at(-31), 9).unwrap(), [name("C")], "from a clock that was wrong by a minute");
+}
+
+fn a_later_run_speaks_for_the_file(store: &mut dyn Store) {
+    publish(store, "A", at(10));
+    publish(store, "A", at(20));
+    assert!(store.due_files(at(15), at(40), 9).unwrap().is_empty());
+    assert_eq!(store.due_files(at(21), at(40), 9).unwrap(), [name("A")]);
+    let runs = store.history(Some("A.epub"), 9).unwrap();
+    assert_eq!(runs.iter().map(|run| run.finished_at).collect::<Vec<_>>(), [at(20), at(10)], "the latest first");
+    assert_eq!(store.history(Some("A.epub"), 1).unwrap().len(), 1);
+}
+
+fn history_is_pruned_but_never_of_a_file_that_is_there(store: &mut dyn Store) {
+    for (title, secs) in [("A", 10), ("B", 20), ("C", 30), ("D", 40)] {
+        publish(store, title, at(secs));
+    }
+    assert_eq!(store.prune_history(at(100), 0).unwrap(), 0);
+    store.swept(&[name("A"), name("B"), name("C")]).unwrap();
+    assert_eq!(store.prune_history(at(20), 100).unwrap(), 1, "ended before that");
+    assert!(store.history(Some("A.epub"), 9).unwrap().is_empty());
+    assert_eq!(store.prune_history(at(0), 2).unwrap(), 1, "beyond the number");
+    assert!(store.history(Some("B.epub"), 9).unwrap().is_empty());
+    assert_eq!(store.history(None, 9).unwrap().len(), 2);
+}
+
+fn the_bases_of_live_jobs_are_needed(store: &mut dyn Store) {
+    let derived = |format: &str, base: &str| Ask {
+        base_filename: Some(base.into()),
+        filename: format!("A.{format}"),
+        ..of_format("A", format)
+    };
+    put(store, &derived("pdf", "A.epub"), at(7));
+    put(store, &derived("mobi", "A.epub"), at(5));
+    put(store, &derived("azw3", "A.html"), at(9));
+    put(store, &ask("B"), at(1));
+    let mut needed = store.needed_bases().unwrap();
+    needed.sort();
+    assert_eq!(needed, [("A.epub".to_owned(), at(5)), ("A.html".to_owned(), at(9))]);
+    let mobi = Claim { formats: vec![("mobi".into(), LIMIT)], ..claim("t") };
+    let job = store.claim(&mobi, at(10)).unwrap().unwrap();
+    assert_eq!(store.needed_bases().unwrap().len(), 2, "a started job still needs it");
+    fail(store, &job, Failure::ExitNonzero, false, at(11));
+    assert!(store.needed_bases().unwrap().contains(&("A.epub".to_owned(), at(7))));
+}
+
+fn every_token_that_a_row_names_is_told(store: &mut dyn Store) {
+    put(store, &ask("A"), at(0));
+    put(store, &ask("B"), at(1));
+    start(store, "started", at(2));
+    let job = start(store, "failed", at(3));
+    fail(store, &job, Failure::ExitNonzero, false, at(4));
+    let mut tokens = store.tokens().unwrap();
+    tokens.sort();
+    assert_eq!(tokens, ["failed", "started"]);
+    store.dismiss("B.epub").unwrap();
+    assert_eq!(store.tokens().unwrap(), ["started"]);
+}
+
+fn jobs_are_listed_in_the_order_in_which_they_start(store: &mut dyn Store) {
+    failed(store, "failed", Failure::TimedOut, false);
+    put(store, &ask("started"), at(3));
+    start(store, "t", at(4));
+    put(store, &ask("second"), at(6));
+    put(store, &ask("first"), at(5));
+    put(store, &Ask { queue: "express".into(), ..of_format("other", "pdf") }, at(1));
+    let titles =
+        |filter: Filter| -> Vec<String> { store.list(&filter).unwrap().into_iter().map(|job| job.key.title).collect() };
+    let any = Filter::default;
+    assert_eq!(titles(any()), ["started", "first", "second", "other", "failed"]);
+    assert_eq!(titles(Filter { limit: Some(2), ..any() }), ["started", "first"]);
+    assert_eq!(titles(Filter { state: Some(State::Queued), ..any() }), ["first", "second", "other"]);
+    assert_eq!(titles(Filter { state: Some(State::FailedTimeout), ..any() }), ["failed"]);
+    assert_eq!(titles(Filter { state: Some(State::FailedUnknown), ..any() }), [""; 0]);
+    assert_eq!(titles(Filter { queue: Some("express".into()), ..any() }), ["other"]);
+    assert_eq!(titles(Filter { format: Some("pdf".into()), ..any() }), ["other"]);
+}
+
+fn a_tally_counts_each_queue(store: &mut dyn Store) {
+    assert!(store.tally(at(0)).unwrap().is_empty());
+    failed(store, "failed", Failure::TimedOut, false);
+    put(store, &ask("started"), at(3));
+    start(store, "t", at(4));
+    put(store, &Ask { not_before: Some(at(100)), ..ask("later") }, at(5));
+    put(store, &ask("due"), at(6));
+    put(store, &Ask { queue: "express".into(), ..ask("other") }, at(7));
+    let tallies = store.tally(at(8)).unwrap();
+    let facts: Vec<_> = tallies
+        .iter()
+        .map(|tally| (tally.queue.as_str(), tally.queued, tally.due, tally.started, tally.failed, tally.oldest))
+        .collect();
+    assert_eq!(facts, [("default", 2, 1, 1, 1, Some(at(5))), ("express", 1, 1, 0, 0, Some(at(7)))]);
+    assert_eq!(store.tally(at(100)).unwrap()[0].due, 2);
+}
+
+fn progress_is_written_by_its_own_run_only(store: &mut dyn Store) {
+    put(store, &ask("A"), at(0));
+    start(store, "t", at(1));
+    store.progress("t", "page 3 of 9").unwrap();
+    store.progress("nobody's", "page 4").unwrap();
+    let told = |job: Job| matches!(job.phase, Phase::Started { progress: Some(words), .. } if words == "page 3 of 9");
+    assert!(told(find(store, "A")));
+    store.requeue("t", Again::Stopped, None).unwrap();
+    start(store, "u", at(2));
+    assert!(!told(find(store, "A")), "a new run begins anew");
+}
+
+fn the_place_in_the_queue_is_counted(store: &mut dyn Store) {
+    for (n, title) in ["A", "B", "C"].into_iter().enumerate() {
+        put(store, &ask(title), at(i64::try_from(n).unwrap()));
+    }
+    put(store, &Ask { queue: "express".into(), ..ask("other") }, at(-1));
+    let places: Vec<_> = ["A", "B", "C"].iter().map(|title| store.ahead(&find(store, title)).unwrap()).collect();
+    assert_eq!(places, [0, 1, 2]);
+    start(store, "t", at(5));
+    assert_eq!(store.ahead(&find(store, "C")).unwrap(), 1, "a started job goes before nobody");
+}
+
+fn no_queue_is_paused_by_itself(store: &mut dyn Store) {
+    assert_eq!(store.pause_of("default").unwrap(), None);
+}
+
+#[test]
+fn each_illegal_shape_of_a_row_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("queue.db");
+    std::fs::write(&path, "").expect("an empty file");
+    let mut store = Sqlite::open(&path, "id").expect("a queue");
+    failed(&mut store, "failed", Failure::ExitNonzero, false);
+    failed(&mut store, "late", Failure::TimedOut, false);
+    put(&mut store, &ask("started"), at(0));
+    start(&mut store, "t", at(1));
+    put(&mut store, &ask("queued"), at(0));
+    publish(&mut store, "run", at(-9));
+    let conn = rusqlite::Connection::open(&path).expect("the database opens");
+    let illegal = [
+        "UPDATE jobs SET state = 4 WHERE title = 'queued'",
+        "UPDATE jobs SET state = -1 WHERE title = 'queued'",
+        "UPDATE jobs SET state = 1 WHERE title = 'queued'",
+        "UPDATE jobs SET state = 2 WHERE title = 'queued'",
+        "UPDATE jobs SET state = 3 WHERE title = 'queued'",
+        "UPDATE jobs SET token = 'x' WHERE title = 'queued'",
+        "UPDATE jobs SET slot = 'x' WHERE title = 'queued'",
+        "UPDATE jobs SET started_at = 1 WHERE title = 'queued'",
+        "UPDATE jobs SET finished_at = 1 WHERE title = 'queued'",
+        "UPDATE jobs SET reason = 'timed_out' WHERE title = 'queued'",
+        "UPDATE jobs SET cancel_at = 1 WHERE title = 'queued'",
+        "UPDATE jobs SET due_at = 1 WHERE title = 'queued'",
+        "UPDATE jobs SET waits_for = 'not_before' WHERE title = 'queued'",
+        "UPDATE jobs SET waits_for = 'tea', due_at = 1 WHERE title = 'queued'",
+        "UPDATE jobs SET title = '' WHERE title = 'queued'",
+        "UPDATE jobs SET options = '{' WHERE title = 'queued'",
+        "UPDATE jobs SET priority = -1 WHERE title = 'queued'",
+        "UPDATE jobs SET priority = 1001 WHERE title = 'queued'",
+        "UPDATE jobs SET rank = NULL WHERE title = 'queued'",
+        "UPDATE jobs SET rank = 'first' WHERE title = 'queued'",
+        "UPDATE jobs SET filename = 'started.epub' WHERE title = 'queued'",
+        "UPDATE jobs SET attempts = -1 WHERE title = 'queued'",
+        "UPDATE jobs SET retries = -1 WHERE title = 'queued'",
+        "UPDATE jobs SET interruptions = -1 WHERE title = 'queued'",
+        "UPDATE jobs SET stops = -1 WHERE title = 'queued'",
+        "UPDATE jobs SET base_waits = -1 WHERE title = 'queued'",
+        "UPDATE jobs SET state = 0 WHERE title = 'started'",
+        "UPDATE jobs SET state = 3, reason = 'exit_nonzero', detail = '', finished_at = 1 WHERE title = 'started'",
+        "UPDATE jobs SET token = NULL WHERE title = 'started'",
+        "UPDATE jobs SET node = NULL WHERE title = 'started'",
+        "UPDATE jobs SET slot = NULL WHERE title = 'started'",
+        "UPDATE jobs SET worker = NULL WHERE title = 'started'",
+        "UPDATE jobs SET started_at = NULL WHERE title = 'started'",
+        "UPDATE jobs SET deadline_at = NULL WHERE title = 'started'",
+        "UPDATE jobs SET finished_at = 1 WHERE title = 'started'",
+        "UPDATE jobs SET reason = 'timed_out' WHERE title = 'started'",
+        "UPDATE jobs SET attempts = 0 WHERE title = 'started'",
+        "UPDATE jobs SET due_at = 1, waits_for = 'backing_off' WHERE title = 'started'",
+        "UPDATE jobs SET state = 0 WHERE title = 'failed'",
+        "UPDATE jobs SET state = 1 WHERE title = 'failed'",
+        "UPDATE jobs SET state = 2 WHERE title = 'failed'",
+        "UPDATE jobs SET state = 3 WHERE title = 'late'",
+        "UPDATE jobs SET token = 'x' WHERE title = 'failed'",
+        "UPDATE jobs SET finished_at = NULL WHERE title = 'failed'",
+        "UPDATE jobs SET reason = NULL WHERE title = 'failed'",
+        "UPDATE jobs SET detail = NULL WHERE title = 'failed'",
+        "UPDATE jobs SET cancel_at = 1 WHERE title = 'failed'",
+        "UPDATE jobs SET reason = 'would_not_die' WHERE title = 'failed'",
+        "UPDATE jobs SET reason = 'exit_nonzero' WHERE title = 'late'",
+        "UPDATE runs SET outcome = 'done' WHERE title = 'run'",
+        "UPDATE runs SET present = 2 WHERE title = 'run'",
+        "UPDATE runs SET published_at = NULL WHERE title = 'run'",
+        "UPDATE runs SET present = 1, published_at = 1, filename = 'run.epub' WHERE title = 'failed'",
+    ];
+    for sql in illegal {
+        let refused = conn.execute(sql, []).expect_err(sql).sqlite_error_code();
+        assert!(
+            matches!(refused, Some(rusqlite::ErrorCode::ConstraintViolation | rusqlite::ErrorCode::TypeMismatch)),
+            "{sql}: {refused:?}"
+        );
+    }
+    let legal = "UPDATE jobs SET token = 'x', reason = 'would_not_die' WHERE title = 'late'";
+    assert_eq!(conn.execute(legal, []).expect("the statements do reach their rows"), 1);
+}
