@@ -8,5 +8,6 @@ mod converters;
 mod cron;
 mod environment;
 mod names;
+mod cache;
 mod store;
 mod walking;
