@@ -375,6 +375,24 @@ fn a_sweep_follows_no_link_and_takes_only_what_is_ours() {
 
 // CASES 66
 #[test]
+fn a_shard_that_became_a_link_leads_no_tick_out_of_the_cache() {
+    let queue = Queue::new();
+    let file = publish(&queue, "A");
+    let (shard, moved) = (file.parent().unwrap(), queue.path("moved"));
+    fs::rename(shard, &moved).unwrap();
+    symlink(&moved, shard).unwrap();
+    let target = moved.join(file.file_name().unwrap());
+    Queue::age(&target, 11 * MINUTE);
+    queue.sql("UPDATE runs SET published_at = 1 RETURNING token");
+    queue.dispatch().code(0).silent();
+    sweep(&queue, &["--all", "--force"]);
+    assert!(target.exists(), "a file outside of the cache was deleted");
+    Queue::age(&target, MINUTE);
+    assert_eq!(queue.state("ok", "A"), "absent", "a link is not followed");
+}
+
+// CASES 66
+#[test]
 fn a_cache_behind_a_link_is_swept_and_a_directory_without_a_marker_never() {
     let queue = Queue::new();
     fs::create_dir(queue.path("disk")).unwrap();

@@ -9,13 +9,14 @@ pub mod check;
 mod publish;
 mod work;
 
-use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
 use walkdir::WalkDir;
 
 pub use publish::Finished;
@@ -70,27 +71,47 @@ impl CacheLock {
     }
 }
 
-/// Looks at a path; `None` when there is nothing of ours.
+/// Looks at a path; `None` when there is nothing of ours. A directory that is a link holds nothing of ours.
 ///
 /// # Errors
 /// The path cannot be looked at.
 pub fn facts(path: &Path) -> io::Result<Option<Facts>> {
-    let meta = match fs::symlink_metadata(path) {
-        Ok(meta) => meta,
-        Err(error) if is_missing(&error) => return Ok(None),
-        Err(error) => return Err(error),
-    };
+    open_shard(path)?.map_or(Ok(None), |shard| facts_in(&shard, path))
+}
+
+/// The directory that a file of ours lies in, following no link in its place; `None` when it is not there.
+fn open_shard(path: &Path) -> io::Result<Option<OwnedFd>> {
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::open(dir, flags, Mode::empty()) {
+        Ok(shard) => Ok(Some(shard)),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn facts_in(shard: &OwnedFd, path: &Path) -> io::Result<Option<Facts>> {
     let Some(filename) = path.file_name().and_then(|name| name.to_str()) else {
         return Ok(None);
     };
-    if !meta.is_file() || meta.nlink() != 1 || !key::is_published_name(filename) {
+    let stat = match rustix::fs::statat(shard, filename, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => stat,
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
+    if !is_file || stat.st_nlink != 1 || !key::is_published_name(filename) {
         return Ok(None);
     }
-    let time = |secs: i64, nanos: i64| from_millis(secs.saturating_mul(1000).saturating_add(nanos / 1_000_000));
-    let dates =
-        Dates { modified: time(meta.mtime(), meta.mtime_nsec()), changed: time(meta.ctime(), meta.ctime_nsec()) };
-    let inode = (meta.dev(), meta.ino());
-    Ok(Some(Facts { path: path.to_owned(), filename: filename.to_owned(), inode, dates, bytes: meta.len() }))
+    let time = |secs: i64, nanos: u64| {
+        from_millis(secs.saturating_mul(1000).saturating_add(i64::try_from(nanos / 1_000_000).unwrap_or(0)))
+    };
+    let dates = Dates {
+        modified: time(stat.st_mtime, stat.st_mtime_nsec as u64),
+        changed: time(stat.st_ctime, stat.st_ctime_nsec as u64),
+    };
+    let (inode, bytes) = ((stat.st_dev, stat.st_ino), stat.st_size.unsigned_abs());
+    Ok(Some(Facts { path: path.to_owned(), filename: filename.to_owned(), inode, dates, bytes }))
 }
 
 fn is_missing(error: &io::Error) -> bool {
@@ -169,19 +190,22 @@ impl Cache {
     /// # Errors
     /// The file cannot be changed.
     pub fn apply(&self, _proof: &CacheLock, planned: &Facts, action: Action, now: DateTime<Utc>) -> io::Result<bool> {
-        match facts(&planned.path)? {
+        let Some(shard) = open_shard(&planned.path)? else {
+            return Ok(false);
+        };
+        match facts_in(&shard, &planned.path)? {
             Some(there) if there.inode == planned.inode && there.dates.modified == planned.dates.modified => {}
             Some(_) | None => return Ok(false),
         }
         match action {
             Action::Keep => Ok(false),
-            Action::Age => publish::set_date(&planned.path, self.policy.aged(now)).map(|()| true),
+            Action::Age => publish::set_date(&shard, &planned.filename, self.policy.aged(now)).map(|()| true),
             Action::Delete => {
                 fault::point("sweep.before_unlink")?;
-                match fs::remove_file(&planned.path) {
+                match rustix::fs::unlinkat(&shard, &planned.filename, AtFlags::empty()) {
                     Ok(()) => {}
-                    Err(error) if is_missing(&error) => return Ok(false),
-                    Err(error) => return Err(error),
+                    Err(Errno::NOENT) => return Ok(false),
+                    Err(error) => return Err(error.into()),
                 }
                 fault::point("sweep.after_unlink")?;
                 Ok(true)

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, FileTimes, Permissions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -26,12 +27,12 @@ fn system_time(date: DateTime<Utc>) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(date.timestamp_millis()).unwrap_or(0))
 }
 
-/// Sets the date of a file, following no link.
-pub(super) fn set_date(path: &Path, date: DateTime<Utc>) -> io::Result<()> {
+/// Sets the date of a file in its shard, following no link.
+pub(super) fn set_date(shard: &OwnedFd, filename: &str, date: DateTime<Utc>) -> io::Result<()> {
     let millis = date.timestamp_millis().max(0);
     let stamp = rustix::fs::Timespec { tv_sec: millis / 1000, tv_nsec: (millis % 1000) * 1_000_000 };
     let times = rustix::fs::Timestamps { last_access: stamp, last_modification: stamp };
-    Ok(rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?)
+    Ok(rustix::fs::utimensat(shard, filename, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 impl Cache {
