@@ -9,5 +9,7 @@ mod cron;
 mod environment;
 mod names;
 mod cache;
+mod database;
+mod people;
 mod store;
 mod walking;
