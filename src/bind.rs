@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use chrono::{DateTime, Utc};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Facts};
 use crate::config::{self, Config};
 use crate::exit::Refusal;
 use crate::fault;
@@ -206,9 +207,18 @@ impl Home {
     }
 
     fn not_in_group(&self) -> anyhow::Error {
-        let dir = self.layout.state.display();
-        let gid = fs::metadata(&self.layout.state).map_or(0, |meta| meta.gid());
-        Refusal::not_permitted(format!("this user may not read {dir}: it must be in group {}", group_name(gid)))
+        refuse_reader(&self.layout.state)
+    }
+
+    /// The published file of that name if its path may be handed out, with the end of the promise.
+    ///
+    /// # Errors
+    /// This user may not look into the cache (77), or it cannot be looked at.
+    pub fn ready(&self, filename: &str, now: DateTime<Utc>) -> Result<Option<(Facts, Option<DateTime<Utc>>)>> {
+        self.cache.ready(filename, now).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => refuse_reader(&self.layout.cache),
+            _ => anyhow::Error::new(error).context(format!("looking for {filename}")),
+        })
     }
 
     /// Whether this process runs as the owner of the state directory (or would create it).
@@ -436,6 +446,17 @@ impl Home {
         };
         write().map_err(|error| unusable(path, &error))
     }
+}
+
+/// The error for a user who may not look into one of our directories: names its owner and the group to join.
+fn refuse_reader(dir: &Path) -> anyhow::Error {
+    let (uid, gid) = fs::metadata(dir).map_or((0, 0), |meta| (meta.uid(), meta.gid()));
+    Refusal::not_permitted(format!(
+        "this user may not read {}, which belongs to {}: it must be in group {}",
+        dir.display(),
+        user_name(uid),
+        group_name(gid)
+    ))
 }
 
 /// Moves a database that cannot be used, and what belongs to it, out of the way.

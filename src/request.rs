@@ -6,7 +6,7 @@ use std::io::Write;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use chrono::{DateTime, Utc};
 
 use crate::bind::Home;
@@ -109,7 +109,7 @@ pub fn request(home: &Home, key: &Key, wishes: Wishes) -> Result<Answer> {
         answer.refused = Some(Refused::Denied(deny));
         return Ok(answer);
     }
-    if !wishes.refresh && home.cache.ready(&filename, now)?.is_some() {
+    if !wishes.refresh && home.ready(&filename, now)?.is_some() {
         return status(home, key);
     }
     let mut store = home.open_to_ask()?;
@@ -203,7 +203,7 @@ fn look(home: &Home, key: &Key, opened: Option<&dyn Store>) -> Result<Answer> {
     let now = clock::now();
     let filename = filename_of(home, key);
     let mut answer = blank(home, key, filename.clone(), now);
-    answer.file = home.cache.ready(&filename, now).with_context(|| format!("looking for {filename}"))?;
+    answer.file = home.ready(&filename, now)?;
     let is_ready = answer.file.is_some();
     let found = match opened {
         Some(store) => describe(home, store, &mut answer),
@@ -222,7 +222,7 @@ fn look(home: &Home, key: &Key, opened: Option<&dyn Store>) -> Result<Answer> {
     }
     if !is_ready {
         // Between the two looks the job may have been fulfilled and its row deleted.
-        answer.file = home.cache.ready(&filename, clock::now())?.filter(|_| answer.job.is_none());
+        answer.file = home.ready(&filename, clock::now())?.filter(|_| answer.job.is_none());
     }
     Ok(answer)
 }

@@ -90,6 +90,57 @@ fn a_lock_that_somebody_keeps_is_a_reason_to_try_later() {
 
 // CASES 10
 #[test]
+fn no_user_shuts_another_out_whatever_the_umask() {
+    for umask in ["022", "077"] {
+        let house = House::new();
+        house.call_with(Who::Owner, umask, ["--quiet", "init"]).code(0);
+        // Each of them is the first to need the files beside the database.
+        for first in [Who::Stranger, Who::Front, Who::Root, Who::Owner] {
+            remove_sidecars(&house.queue);
+            let title = format!("book of {first:?}");
+            let status = house.call_with(first, umask, ["status", "--format", "ok", &title]);
+            if first == Who::Stranger {
+                status.code(77).says(&[&format!("user {OWNER}"), &GROUP.to_string()]);
+            } else {
+                status.code(6);
+            }
+            house.call_with(Who::Front, umask, ["request", "--format", "ok", &title]).code(3);
+            house.call_with(Who::Front, umask, ["status", "--format", "ok", &title]).code(3);
+            house.call_with(Who::Owner, umask, ["dispatch", "--wait"]).code(0).says(&[]);
+            let said = house.call_with(Who::Front, umask, ["--json", "status", "--format", "ok", &title]).code(0);
+            let path = text(&serde_json::from_str::<serde_json::Value>(&said.out).unwrap()["path"]);
+            let meta = fs::metadata(&path).unwrap();
+            assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (OWNER, GROUP, 0o640), "{path}");
+        }
+        house.queue.assert_quiet();
+    }
+}
+
+// CASES 10
+#[test]
+fn only_the_owner_runs_exports_and_others_are_told_who_that_is() {
+    let house = House::new();
+    house.call(Who::Owner, ["--quiet", "init"]).code(0);
+    house.call(Who::Front, ["request", "--format", "ok", "A"]).code(3);
+    for who in [Who::Front, Who::Stranger] {
+        for verb in [&["dispatch"][..], &["dispatch", "--wait"], &["sweep"], &["sweep", "--all", "--force"]] {
+            house.call(who, verb).code(77).says(&[&format!("user {OWNER}"), "state"]);
+        }
+    }
+    for verb in ["request", "status"] {
+        house
+            .call(Who::Stranger, [verb, "--format", "ok", "A"])
+            .code(77)
+            .says(&[&format!("user {OWNER}"), &format!("group {GROUP}")]);
+    }
+    assert_eq!(house.queue.sql("SELECT title, state FROM jobs"), ["A|0"]);
+    house.call(Who::Owner, ["dispatch", "--wait"]).code(0);
+    house.call(Who::Front, ["status", "--format", "ok", "A"]).code(0);
+    house.queue.assert_quiet();
+}
+
+// CASES 10
+#[test]
 fn what_root_makes_belongs_to_the_owner() {
     let house = House::new();
     house.call_with(Who::Root, "077", ["--quiet", "init"]).code(0);
