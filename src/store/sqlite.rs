@@ -320,6 +320,13 @@ fn put_back(tx: &Transaction<'_>, token: &str, again: Again) -> Result<bool> {
     Ok(changed == 1)
 }
 
+/// A newer file was asked for during the run: what it published does not fulfil the job.
+fn outdate_and_put_back(tx: &Transaction<'_>, run: &Run) -> Result<bool> {
+    let published_at = millis(run.published_at.unwrap_or(run.finished_at));
+    tx.execute(sql!("outdate"), named_params! {":token": run.token, ":published_at": published_at})?;
+    put_back(tx, &run.token, Again::Wanted)
+}
+
 impl Store for Sqlite {
     fn queue_id(&self) -> Result<String> {
         self.read(|conn| Ok(conn.query_row(sql!("meta_get"), &[(":name", "queue_id")], |row| row.get(0))?))
@@ -469,7 +476,7 @@ impl Store for Sqlite {
             let forgotten = tx.execute(sql!("finish"), named_params! {":token": run.token})? == 1;
             let settled = if forgotten {
                 Settled::Forgotten
-            } else if put_back(tx, &run.token, Again::Wanted)? {
+            } else if outdate_and_put_back(tx, run)? {
                 Settled::QueuedAgain
             } else {
                 return Ok(Settled::Lost);

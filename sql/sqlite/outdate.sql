@@ -1,0 +1,5 @@
+-- The run published, but began before a newer file was asked for: what it made does not count. :token, :published_at
+UPDATE jobs
+SET newer_than = max(newer_than, :published_at + 1)
+WHERE token = :token
+  AND state = 1
