@@ -1,9 +1,10 @@
 //! The exit codes, each once, and the error that carries one.
 //!
-//! Front ends lean on these numbers. A flow that knows how its error must end the program wraps it in [`Refusal`];
-//! everything else ends with [`Exit::Unexpected`].
+//! Front ends lean on these numbers. A flow that knows how its error must end the program wraps it in [`Refusal`]; a
+//! machine that is short of something may have it later; everything else ends with [`Exit::Unexpected`].
 
 use std::fmt;
+use std::io;
 
 /// How the program ends; the numbers follow `sysexits.h` where it has a fitting one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -128,9 +129,24 @@ impl Refusal {
     }
 }
 
-/// The exit code that an error deserves: the innermost [`Refusal`]'s, else [`Exit::Unexpected`].
+/// The exit code that an error deserves: the innermost [`Refusal`]'s, else whether the machine ran short of something, else
+/// [`Exit::Unexpected`].
 pub fn exit_of(error: &anyhow::Error) -> Exit {
-    error.chain().find_map(|cause| cause.downcast_ref::<Refusal>()).map_or(Exit::Unexpected, |refusal| refusal.exit)
+    let of_cause = |cause: &(dyn std::error::Error + 'static)| {
+        let errno = cause.downcast_ref::<rustix::io::Errno>().map(|errno| io::Error::from(*errno));
+        let is_short = errno.as_ref().or_else(|| cause.downcast_ref::<io::Error>()).is_some_and(is_shortage);
+        let refused = cause.downcast_ref::<Refusal>().map(|refusal| refusal.exit);
+        refused.or(is_short.then_some(Exit::TryLater))
+    };
+    error.chain().find_map(of_cause).unwrap_or(Exit::Unexpected)
+}
+
+/// Whether this machine has run out of processes, memory, descriptors or room, for now.
+pub fn is_shortage(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, OutOfMemory, QuotaExceeded, StorageFull, WouldBlock};
+    let is_descriptors =
+        matches!(rustix::io::Errno::from_io_error(error), Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE));
+    is_descriptors || matches!(error.kind(), FileTooLarge | OutOfMemory | QuotaExceeded | StorageFull | WouldBlock)
 }
 
 #[cfg(test)]
@@ -142,6 +158,16 @@ mod tests {
         let error = Refusal::try_later("the database is busy").context("asking for a book");
         assert_eq!(exit_of(&error), Exit::TryLater);
         assert_eq!(exit_of(&anyhow::anyhow!("else")), Exit::Unexpected);
+    }
+
+    #[test]
+    fn a_machine_that_is_short_of_something_may_have_it_later() {
+        let short = [rustix::io::Errno::AGAIN, rustix::io::Errno::MFILE, rustix::io::Errno::FBIG];
+        for errno in short {
+            assert_eq!(exit_of(&anyhow::Error::new(errno)), Exit::TryLater);
+            assert_eq!(exit_of(&anyhow::Error::new(io::Error::from(errno)).context("starting")), Exit::TryLater);
+        }
+        assert_eq!(exit_of(&anyhow::Error::new(rustix::io::Errno::ACCESS)), Exit::Unexpected);
     }
 
     #[test]

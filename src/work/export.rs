@@ -16,7 +16,7 @@ use crate::cache::check::{self, Fault, Kind};
 use crate::cache::{Finished, WorkDir};
 use crate::clock;
 use crate::config::{Check, Format, Limits};
-use crate::exit::{Exit, exit_of};
+use crate::exit::{Exit, exit_of, is_shortage};
 use crate::exporter::{self, Call};
 use crate::fault;
 use crate::job::{Failure, Job, Measured, Phase};
@@ -378,9 +378,7 @@ impl Export<'_> {
         use rustix::io::Errno;
         let exit = match Errno::from_io_error(&error) {
             Some(Errno::NOENT | Errno::ACCESS | Errno::NOEXEC | Errno::TXTBSY) if is_spawn => Exit::ExporterMissing,
-            Some(Errno::NOMEM | Errno::AGAIN | Errno::NOSPC | Errno::DQUOT | Errno::MFILE | Errno::NFILE) => {
-                Exit::TryLater
-            }
+            _ if is_shortage(&error) => Exit::TryLater,
             _ => return Err(error.into()),
         };
         tracing::warn!("cannot run job {} now: {error}", self.job.id);
