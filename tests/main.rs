@@ -2,6 +2,9 @@
 
 mod crash;
 mod harness;
+mod scripts;
+
+mod process;
 
 mod commands;
 mod converters;
