@@ -6,13 +6,13 @@ mod scripts;
 
 mod process;
 
+mod cache;
 mod commands;
 mod converters;
 mod cron;
+mod database;
 mod environment;
 mod names;
-mod cache;
-mod database;
 mod people;
 mod store;
 mod walking;
