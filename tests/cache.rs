@@ -162,7 +162,7 @@ fn a_worker_killed_after_publishing_costs_no_second_export() {
     assert_eq!(queue.sql("SELECT state FROM jobs"), ["1"]);
     dispatch.signal("KILL");
     for worker in queue.workers() {
-        worker.kill("KILL");
+        worker.slay();
     }
     queue.set("EXPORT_QUEUE_FAULT", "");
     assert_eq!(queue.state("ok", "A"), "ready");
@@ -213,7 +213,7 @@ fn what_exporters_leave_in_their_temporary_directories_goes_with_them() {
     assert!(running.iter().all(|junk| junk.exists()), "a running export keeps what is its own");
     dispatch.signal("KILL");
     for worker in queue.workers() {
-        worker.kill("KILL");
+        worker.slay();
     }
     eventually("the workers are dead", || queue.workers().is_empty().then_some(()));
     assert!(running.iter().all(|junk| junk.exists()), "this is what a crash leaves");

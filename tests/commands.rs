@@ -446,8 +446,11 @@ fn an_export_can_be_named_by_id_and_by_file_name() {
 
 #[test]
 fn request_waits_until_the_answer_is_final_or_the_time_is_over() {
-    let queue = Queue::new();
+    let mut queue = Queue::new();
+    queue.request("ok", "A");
+    queue.set("EXPORT_QUEUE_TEST_CLOCK", "200");
     let waiting = queue.run(["request", "--wait", "50ms", "A"]).code(3);
+    queue.set("EXPORT_QUEUE_TEST_CLOCK", "0");
     assert!(waiting.err.contains("nobody has dispatched for two minutes"), "{waiting:?}");
     let asking = queue.spawn(["--json", "request", "--wait", "60s", "A"]);
     queue.dispatch().code(0).silent();
@@ -937,8 +940,9 @@ fn init_writes_a_configuration_once_and_sets_the_queue_up() {
 
 #[test]
 fn quiet_and_verbose_change_messages_and_never_data() {
-    let queue = Queue::new();
+    let mut queue = Queue::new();
     queue.request("ok", "A");
+    queue.set("EXPORT_QUEUE_TEST_CLOCK", "200");
     let plain = queue.run(["request", "--wait", "1ms", "A"]).code(3);
     let quiet = queue.run(["--quiet", "request", "--wait", "1ms", "A"]).code(3);
     let loud = queue.run(["-vv", "request", "--wait", "1ms", "A"]).code(3);

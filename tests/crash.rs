@@ -64,7 +64,7 @@ fn battered() -> Queue {
     queue.run(["dispatch"]).code(0);
     eventually("the exporter of `lost` runs", || (queue.scratch("LOG").len() == 1).then_some(()));
     for worker in queue.workers() {
-        worker.kill("KILL");
+        worker.slay();
     }
     let old = text(&queue.status("ok", "old")["path"]);
     Queue::age(old.as_ref(), OLD);

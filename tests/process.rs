@@ -243,7 +243,7 @@ fn children_that_left_their_group_are_found_after_the_death_of_their_worker() {
     queue.run(["dispatch"]).code(0).silent();
     let pids = await_pids(&queue, 3);
     for worker in queue.workers() {
-        worker.kill("KILL");
+        worker.slay();
     }
     set_seconds(&queue, "0");
     queue.dispatch().code(0).silent();

@@ -326,7 +326,7 @@ impl Drop for Queue {
                     eprintln!("job {row}");
                 }
             }
-            eprintln!("{}", fs::read_to_string(self.path("state/worker.log")).unwrap_or_default());
+            eprintln!("{}", fs::read_to_string(self.path("state/logs/worker.txt")).unwrap_or_default());
         }
     }
 }
@@ -374,6 +374,13 @@ pub(crate) struct Process {
 impl Process {
     pub(crate) fn kill(&self, signal: &str) {
         kill(self.pid, signal);
+    }
+
+    /// Kills it and waits until it is dead: what it held is free then.
+    #[track_caller]
+    pub(crate) fn slay(&self) {
+        self.kill("KILL");
+        eventually(&format!("process {} is dead", self.pid), || (!self.lives()).then_some(()));
     }
 
     pub(crate) fn lives(&self) -> bool {
