@@ -26,6 +26,10 @@ use crate::store::sqlite::Sqlite;
 /// How long a first use waits for another first use.
 const FIRST_USE: Duration = Duration::from_secs(10);
 
+/// The mode of a state directory: the group may create the database's side files in it, and nobody may move or remove what
+/// belongs to the owner.
+pub const STATE_MODE: u32 = 0o3770;
+
 /// Magic numbers of network file systems (`statfs(2)`): SQLite's shared memory does not work on them.
 const NETWORK: &[(u64, &str)] = &[
     (0x6969, "NFS"),
@@ -235,7 +239,7 @@ impl Home {
     /// This is another user (77).
     pub fn refuse_others(&self) -> Result<()> {
         if self.is_owner() {
-            return Ok(());
+            return self.require_group();
         }
         let dir = self.layout.state.display();
         Err(match fs::metadata(&self.layout.state) {
@@ -247,6 +251,20 @@ impl Home {
             }
             Err(error) => Refusal::not_permitted(format!("{dir}: {error}")),
         })
+    }
+
+    /// The owner must be able to give published files to the group of the queue.
+    fn require_group(&self) -> Result<()> {
+        let gid = self.cache.gid;
+        let groups = nix::unistd::getgroups().unwrap_or_default();
+        let is_member = rustix::process::getegid().as_raw() == gid || groups.iter().any(|group| group.as_raw() == gid);
+        if is_member || rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        let (user, group) = (user_name(rustix::process::geteuid().as_raw()), group_name(gid));
+        Err(Refusal::config(format!(
+            "{user} runs exports but is not in group {group}: `usermod --append --groups {group} {user}`"
+        )))
     }
 
     fn open_bound(&self) -> Result<Sqlite> {
@@ -301,7 +319,7 @@ impl Home {
     /// A directory cannot be made or is not ours to take (77, 78).
     pub fn set_up(&self) -> Result<()> {
         let state = &self.layout.state;
-        self.make_dir(state, 0o2770)?;
+        self.make_dir(state, STATE_MODE)?;
         self.refuse_others()?;
         refuse_network(state)?;
         let lock = self.take_init_lock()?;
@@ -359,11 +377,18 @@ impl Home {
     /// As [`Self::set_up`].
     pub fn adopt(&self) -> Result<Vec<String>> {
         let mut told = Vec::new();
-        self.make_dir(&self.layout.state, 0o2770)?;
+        self.make_dir(&self.layout.state, STATE_MODE)?;
         self.refuse_others()?;
         refuse_network(&self.layout.state)?;
         let lock = self.take_init_lock()?;
         self.make_parts()?;
+        self.make_dir(&self.layout.cache, 0o2750)?;
+        if !self.layout.marker().exists() && !is_vacant(&self.layout.cache)? && !has_our_files(&self.cache) {
+            return Err(Refusal::config(format!(
+                "{} holds nothing of this program: it is not adopted",
+                self.layout.cache.display()
+            )));
+        }
         let path = self.layout.database();
         let usable =
             |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.len() > 0) && Sqlite::open(path, "").is_ok();
@@ -373,13 +398,6 @@ impl Home {
         self.make_file(&path, 0o660)?;
         let id = random_hex()?;
         Sqlite::open(&path, &id)?.adopt(&id)?;
-        self.make_dir(&self.layout.cache, 0o2750)?;
-        if !self.layout.marker().exists() && !is_vacant(&self.layout.cache)? && !has_our_files(&self.cache) {
-            return Err(Refusal::config(format!(
-                "{} holds nothing of this program: it is not adopted",
-                self.layout.cache.display()
-            )));
-        }
         self.write_whole(&self.layout.queue_id(), &id, 0o640)?;
         self.write_whole(&self.layout.marker(), &id, 0o640)?;
         self.make_dir(&self.layout.work(), 0o700)?;
@@ -536,10 +554,12 @@ pub fn group_name(gid: u32) -> String {
     group.ok().flatten().map_or_else(|| format!("{gid}"), |group| group.name)
 }
 
-/// Reads at most `limit` bytes of a small file; missing is `None`.
+/// Reads at most `limit` bytes of a small regular file, following no link and waiting for nobody; missing is `None`.
 pub fn read_small(path: &Path, limit: u64) -> io::Result<Option<String>> {
     let mut text = String::new();
-    match File::open(path) {
+    let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits().cast_signed();
+    match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Ok(file) if !file.metadata()?.is_file() => Err(io::Error::other("is not a regular file")),
         Ok(file) => file.take(limit).read_to_string(&mut text).map(|_| Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),

@@ -155,15 +155,15 @@ fn check_surroundings(home: &Home, report: &mut Report) {
             report.add(
                 Grade::Warn,
                 "state_dir",
-                format!("mode {mode:o} lets everybody in: chmod 2770 {}", home.layout.state.display()),
+                format!("mode {mode:o} lets everybody in: chmod 3770 {}", home.layout.state.display()),
             );
-        } else if mode & 0o2070 != 0o2070 {
+        } else if mode & 0o3070 != 0o3070 {
             let group = bind::group_name(gid);
             report.add(
                 Grade::Warn,
                 "state_dir",
                 format!(
-                    "mode {mode:o} keeps front ends in group {group} out: chmod 2770 {}",
+                    "mode {mode:o} does not fit front ends in group {group}: chmod 3770 {}",
                     home.layout.state.display()
                 ),
             );

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -116,7 +117,9 @@ pub fn dispatch(home: &mut Home, orders: Orders, tell: &mut dyn FnMut(&str)) -> 
             dispatcher.start()?;
         }
     }
-    dispatcher.tell(tell)?;
+    if !dispatcher.findings.is_empty() {
+        dispatcher.tell_more(tell)?;
+    }
     if stop.is_asked() && is_patient {
         dispatcher.stop_workers(&stop)?;
     }
@@ -369,15 +372,30 @@ impl Dispatcher<'_> {
         }
     }
 
-    /// Tells what is new, or was told an hour ago.
+    /// Tells what a whole tick found that is new, or was told an hour ago; what it did not find again is over.
     fn tell(&mut self, tell: &mut dyn FnMut(&str)) -> Result<()> {
+        let mut told = self.told()?;
+        told.retain(|message, _| self.findings.iter().any(|finding| finding.message == *message));
+        self.tell_new(told, tell)
+    }
+
+    /// Tells what was found between whole ticks.
+    fn tell_more(&mut self, tell: &mut dyn FnMut(&str)) -> Result<()> {
+        let told = self.told()?;
+        self.tell_new(told, tell)
+    }
+
+    /// What was told already, and when (seconds after the epoch).
+    fn told(&self) -> Result<BTreeMap<String, i64>> {
+        let text = bind::read_small(&self.home.layout.findings(), 1 << 20)?;
+        Ok(text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default())
+    }
+
+    fn tell_new(&mut self, mut told: BTreeMap<String, i64>, tell: &mut dyn FnMut(&str)) -> Result<()> {
         let path = self.home.layout.findings();
         let old = bind::read_small(&path, 1 << 20)?;
-        let mut told: BTreeMap<String, i64> =
-            old.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         let now = clock::now().timestamp();
         let findings = std::mem::take(&mut self.findings);
-        told.retain(|message, _| findings.iter().any(|finding| finding.message == *message));
         for finding in &findings {
             let last = told.get(&finding.message).copied();
             if last.is_none_or(|last| now - last >= HOURLY.as_secs().cast_signed() || last > now + 60) {
@@ -503,7 +521,8 @@ fn age_of(path: &Path, now: DateTime<Utc>) -> Result<Option<Duration>> {
 }
 
 fn touch(path: &Path, now: DateTime<Utc>) -> Result<()> {
-    let file = OpenOptions::new().create(true).append(true).open(path);
+    let nofollow = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+    let file = OpenOptions::new().create(true).append(true).custom_flags(nofollow).open(path);
     let file: File = file.with_context(|| format!("opening {}", path.display()))?;
     file.set_modified(now.into()).with_context(|| format!("touching {}", path.display()))
 }

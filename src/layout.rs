@@ -44,7 +44,7 @@ impl Layout {
         self.slots().join(name.to_string())
     }
 
-    /// The directory of exporters' logs.
+    /// The directory of exporters' logs, and of what this program notes for itself; closed to all but the owner.
     pub fn logs(&self) -> PathBuf {
         self.state.join("logs")
     }
@@ -56,7 +56,7 @@ impl Layout {
 
     /// What workers have to say about themselves.
     pub fn worker_log(&self) -> PathBuf {
-        self.state.join("worker.log")
+        self.logs().join("worker.txt")
     }
 
     /// The file that front ends write to wake a waiting dispatcher.
@@ -71,12 +71,17 @@ impl Layout {
 
     /// The file whose mtime is that of the last walk through the cache.
     pub fn walked(&self) -> PathBuf {
-        self.state.join("walked")
+        self.logs().join("walked")
+    }
+
+    /// What ticks remember of locks that are held by nobody they can name.
+    pub fn suspects(&self) -> PathBuf {
+        self.logs().join("suspects.json")
     }
 
     /// What ticks have said already, so that cron is not told each minute.
     pub fn findings(&self) -> PathBuf {
-        self.state.join("findings.json")
+        self.logs().join("findings.json")
     }
 
     /// The marker that says whose cache this is.

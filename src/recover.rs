@@ -229,7 +229,7 @@ fn end(path: &Path, holder: Identity) -> bool {
 
 /// A lock held for a minute with a record that names nobody alive belongs to whoever of our program has it open.
 fn end_unknown(home: &Home, path: &Path, reading: &Reading, now: Duration) -> Result<bool> {
-    let file = home.layout.state.join("suspects.json");
+    let file = home.layout.suspects();
     let mut suspects: Suspects =
         bind::read_small(&file, 1 << 20)?.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     if suspects.boot != process::boot_id() {
@@ -265,7 +265,7 @@ fn end_unknown(home: &Home, path: &Path, reading: &Reading, now: Duration) -> Re
 /// # Errors
 /// The note cannot be written.
 pub fn clear_suspicion(home: &Home, path: &Path) -> Result<()> {
-    let file = home.layout.state.join("suspects.json");
+    let file = home.layout.suspects();
     let Some(text) = bind::read_small(&file, 1 << 20)? else {
         return Ok(());
     };

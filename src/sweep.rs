@@ -8,7 +8,7 @@ use anyhow::Result;
 use chrono::{DateTime, Utc};
 
 use crate::bind::{self, Home};
-use crate::cache::Facts;
+use crate::cache::{Facts, is_token};
 use crate::fault;
 use crate::retention::{Action, Wish};
 use crate::store::Store;
@@ -191,6 +191,7 @@ pub fn remove_orphans(home: &Home, store: &dyn Store) -> Result<Vec<String>> {
     let logs: Vec<String> = fs::read_dir(home.layout.logs())?
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".log").map(str::to_owned))
+        .filter(|token| is_token(token))
         .collect();
     if work.is_empty() && logs.is_empty() {
         return Ok(Vec::new());

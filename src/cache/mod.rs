@@ -21,6 +21,7 @@ use walkdir::WalkDir;
 
 pub use publish::Finished;
 pub use work::WorkDir;
+pub(crate) use work::is_token;
 
 use crate::clock::from_millis;
 use crate::fault;

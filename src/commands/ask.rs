@@ -102,6 +102,11 @@ pub(super) fn fetch(start: &Start, select: &Select, output: &Path) -> Result<Exi
     let key = key_of(&home, select)?;
     let answer = request::status(&home, &key)?;
     let Some((facts, _)) = &answer.file else {
+        if output == Path::new("-") && !start.global.json {
+            // Where a book is expected, nothing else is written.
+            start.tell(&output::status_line(&answer));
+            return Ok(answer.exit());
+        }
         return Ok(print(start, &answer));
     };
     // Opened first: from here on the file stays whole, whatever becomes of its name.
@@ -222,7 +227,7 @@ fn waiting_line(home: &Home, answer: &Answer, job: &Job) -> String {
     let ahead = answer.ahead.unwrap_or(0);
     match answer.waiting {
         None => format!("{ahead} jobs go before it; the next free worker takes it"),
-        Some(Waiting::Paused) => "its queue is paused; `export-queue resume` goes on".to_owned(),
+        Some(Waiting::Paused) => "its queue is paused".to_owned(),
         Some(Waiting::NoFreeSlot) if !home.config.queue.contains_key(&job.queue) => {
             format!("its queue {} is not configured any more", job.queue)
         }

@@ -21,6 +21,7 @@ pub(super) fn init(start: &Start, adopt: bool, user: Option<&str>, group: Option
         write_config(&path, group)?;
         start.tell(&format!("wrote {}", path.display()));
     }
+    let path = std::path::absolute(&path).unwrap_or(path);
     let loaded =
         config::load(Some(&path), &start.env).map_err(|error| Refusal::config(super::one_line(&error.to_string())))?;
     if rustix::process::geteuid().is_root() {
@@ -110,7 +111,16 @@ fn make_as_root(config: &config::Config, user: Option<&str>, group: Option<&str>
             Some(found.ok_or_else(|| Refusal::usage(format!("there is no group {name}")))?.gid.as_raw())
         }
     };
-    for (dir, mode) in [(&config.state_dir, 0o2770), (&config.cache.dir, 0o2750)] {
+    if let (Some(name), Ok(meta)) = (user, fs::metadata(&config.state_dir)) {
+        let there = std::os::unix::fs::MetadataExt::uid(&meta);
+        if Some(there) != owner {
+            let (dir, there) = (config.state_dir.display(), bind::user_name(there));
+            return Err(Refusal::usage(format!(
+                "{dir} belongs to {there} already, not to {name}: chown it, or leave --user out"
+            )));
+        }
+    }
+    for (dir, mode) in [(&config.state_dir, bind::STATE_MODE), (&config.cache.dir, 0o2750)] {
         if dir.exists() {
             continue;
         }

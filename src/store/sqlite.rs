@@ -71,7 +71,9 @@ impl Sqlite {
     fn connect(path: &Path, access: OpenFlags) -> Result<Self> {
         let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
         let connect = || -> Result<Connection> {
-            let conn = Connection::open_with_flags(path, flags)?;
+            // Links on the way to the state directory are the operator's; a link in the database's place is nobody's.
+            let dir = path.parent().map(std::fs::canonicalize).transpose()?.unwrap_or_default();
+            let conn = Connection::open_with_flags(dir.join(path.file_name().unwrap_or_default()), flags)?;
             conn.busy_timeout(BUSY)?;
             Ok(conn)
         };

@@ -20,11 +20,15 @@ use crate::exit::{Exit, exit_of, is_shortage};
 use crate::exporter::{self, Call};
 use crate::fault;
 use crate::job::{Failure, Job, Measured, Phase};
+use crate::key;
 use crate::lock::{Held, Record};
 use crate::process::{self, Ended, Tree};
 use crate::stop::Stop;
 use crate::store::{Again, Store};
 use crate::template::{Template, Values};
+
+/// The exit code of a precheck that finds nothing to export (`EX_NOINPUT` of `sysexits.h`).
+const NOT_THERE: i32 = 66;
 
 /// What a run came to, before it is written down.
 #[derive(Debug)]
@@ -101,6 +105,10 @@ impl Export<'_> {
     /// # Errors
     /// Trouble of our own (database, disk, kernel); the slot's record stays, and `recover` settles the run.
     pub(super) fn run(&mut self) -> Result<Conclusion> {
+        if !is_named_by_its_key(self.job) {
+            let detail = "the file name in its row is not the one of its key";
+            return Ok(failed(Failure::OutputInvalid, detail, Measured::default()));
+        }
         let since = self.job.wanted_since();
         if self.home.cache.fulfils(&self.job.filename, since, clock::now())?.is_some() {
             return Ok(Conclusion::Fulfilled);
@@ -129,6 +137,10 @@ impl Export<'_> {
         let limits = self.home.config.format_limits(&self.job.key.format);
         let mut log = exporter::create_log(&self.home.layout.log(self.token)).context("creating the log")?;
         let output = work.output(&self.home.config.extension(&self.job.key.format));
+        if !format.precheck.is_empty() {
+            let called = self.call(format, &format.precheck, work, &output, input, &limits, &mut log)?;
+            or_conclude!(self.judge_precheck(format, &or_conclude!(called)));
+        }
         let called = self.call(format, &format.command, work, &output, input, &limits, &mut log)?;
         let watched = or_conclude!(called);
         or_conclude!(self.judge(format, &watched));
@@ -264,6 +276,15 @@ impl Export<'_> {
         Conclusion::Failed { reason, detail, measured, is_undead: false, is_passing }
     }
 
+    /// "Not there" fails at once and for good; any other failure is one of the exporter.
+    fn judge_precheck(&self, format: &Format, watched: &Watched) -> std::result::Result<(), Conclusion> {
+        if watched.verdict == Verdict::Ended(Ended::Code(NOT_THERE)) && !watched.is_undead {
+            let detail = format!("precheck: exit {NOT_THERE}{}", self.words());
+            return Err(failed(Failure::SourceMissing, detail, watched.measured));
+        }
+        self.judge(&Format { accept_exit: vec![0], ..format.clone() }, watched)
+    }
+
     fn judge_verify(&self, watched: &Watched) -> std::result::Result<(), Conclusion> {
         let accepting = Format {
             accept_exit: vec![0],
@@ -384,6 +405,11 @@ impl Export<'_> {
         tracing::warn!("cannot run job {} now: {error}", self.job.id);
         Ok(Conclusion::Unable(exit))
     }
+}
+
+/// Front ends may write the database: a name that is not made from the key is not published.
+fn is_named_by_its_key(job: &Job) -> bool {
+    key::parse_filename(&job.filename).is_some_and(|parts| job.key.filename(parts.ext) == job.filename)
 }
 
 fn values<'v>(job: &'v Job, output: &'v Path, input: Option<&'v Path>, out: &'v Path, tmp: &'v Path) -> Values<'v> {
