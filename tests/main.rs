@@ -13,6 +13,7 @@ mod cron;
 mod database;
 mod environment;
 mod names;
+mod locks;
 mod people;
 mod store;
 mod walking;
