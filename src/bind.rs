@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use chrono::{DateTime, Utc};
 
-use crate::cache::{Cache, Facts};
+use crate::cache::{Cache, CacheLock, Facts};
 use crate::config::{self, Config};
 use crate::exit::Refusal;
 use crate::fault;
@@ -223,6 +223,14 @@ impl Home {
             io::ErrorKind::PermissionDenied => refuse_reader(&self.layout.cache),
             _ => anyhow::Error::new(error).context(format!("looking for {filename}")),
         })
+    }
+
+    /// Takes the cache lock; `None` when somebody kept it for all of `patience`.
+    ///
+    /// # Errors
+    /// Its file cannot be used (77, 78): without the lock nothing is published or deleted.
+    pub fn lock_cache(&self, patience: Duration) -> Result<Option<CacheLock>> {
+        self.cache.lock(own_record(), patience).map_err(|error| unusable(&self.layout.cache_lock(), &error))
     }
 
     /// Whether this process runs as the owner of the state directory (or would create it).

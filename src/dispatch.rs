@@ -241,14 +241,14 @@ impl Dispatcher<'_> {
         }
         self.step("settling jobs without a slot", |this| recover::recover_strays(this.home, this.store))?;
         let cache_lock = self.home.layout.cache_lock();
-        self.step("looking at the cache lock", |this| match lock::try_take(&cache_lock)? {
+        self.step("looking at the cache lock", |this| match take_lock(&cache_lock)? {
             Some(held) => Ok(held.release()?),
             None => recover::end_if_silent(this.home, &cache_lock).map(drop),
         })
     }
 
     fn recover_slot(&mut self, path: &Path) -> Result<()> {
-        let taken = match take_slot(path)? {
+        let taken = match take_lock(path)? {
             None if recover::end_if_silent(self.home, path)? => lock::take_within(path, Duration::from_secs(2))?,
             other => other,
         };
@@ -301,7 +301,7 @@ impl Dispatcher<'_> {
 
     fn start_in(&mut self, name: &SlotName) -> Result<bool> {
         let path = self.home.layout.slot(name);
-        let Some(slot) = take_slot(&path)? else {
+        let Some(slot) = take_lock(&path)? else {
             return Ok(false);
         };
         if let Recovered::Undead(_) = recover::recover(self.home, self.store, &slot)? {
@@ -346,7 +346,7 @@ impl Dispatcher<'_> {
 
     /// Deletes fulfilled rows under the cache lock: their files are there while it is held.
     fn forget(&mut self, fulfilled: Vec<(i64, String)>, now: DateTime<Utc>) -> Result<()> {
-        let Some(lock) = self.home.cache.lock(bind::own_record(), Duration::from_secs(10))? else {
+        let Some(lock) = self.home.lock_cache(Duration::from_secs(10))? else {
             return Ok(());
         };
         fault::point("tidy.before_forget")?;
@@ -489,8 +489,8 @@ fn stop_pause(stop: &Stop, asked: u32) {
     }
 }
 
-/// Takes a slot's lock, saying which file is at fault where that is not possible.
-fn take_slot(path: &Path) -> Result<Option<lock::Held>> {
+/// Takes a lock if it is free, saying which file is at fault where that is not possible.
+fn take_lock(path: &Path) -> Result<Option<lock::Held>> {
     lock::try_take(path).map_err(|error| bind::unusable(path, &error))
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use chrono::{DateTime, Utc};
 
-use crate::bind::{self, Home};
+use crate::bind::Home;
 use crate::cache::{Facts, is_token};
 use crate::fault;
 use crate::retention::{Action, Wish};
@@ -151,7 +151,7 @@ fn take(
         return Ok(true);
     }
     fault::point("sweep.before_lock")?;
-    let Some(lock) = home.cache.lock(bind::own_record(), PATIENCE)? else {
+    let Some(lock) = home.lock_cache(PATIENCE)? else {
         report.left_over = true;
         return Ok(false);
     };

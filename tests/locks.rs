@@ -344,6 +344,62 @@ fn a_base_past_its_age_is_made_again_and_one_still_needed_is_spared() {
     queue.assert_quiet();
 }
 
+// CASES 46
+#[test]
+fn without_its_lock_file_nothing_is_done() {
+    for (lock, verb) in [("cache/.lock", "sweep"), ("state/slots/default.0", "dispatch")] {
+        let house = House::new();
+        let queue = &house.queue;
+        house.call(Who::Owner, ["--quiet", "init"]).code(0);
+        house.call(Who::Owner, ["request", "--format", "ok", "old"]).code(3);
+        house.call(Who::Owner, ["dispatch", "--wait"]).code(0);
+        let file = queue.published().pop().expect("a file");
+        Queue::age(&file, 11 * MINUTE);
+        house.call(Who::Owner, ["request", "--format", "ok", "A"]).code(3);
+        queue.reconfigure("slots = 2", "slots = 1");
+        house.open_up(&queue.path("config.toml"), 0o644);
+        let path = queue.path(lock);
+        let starts = starts(queue).len();
+        let target = queue.path("target");
+        let kinds: [(&str, &dyn Fn()); 5] = [
+            ("of root", &|| fs::write(&path, "").unwrap()),
+            ("a directory", &|| fs::create_dir(&path).unwrap()),
+            ("a dangling link", &|| symlink(&target, &path).unwrap()),
+            ("a FIFO", &|| {
+                assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+            }),
+            ("of mode 000", &|| {
+                fs::write(&path, "").unwrap();
+                house.give(&path, 0o000);
+            }),
+        ];
+        for (kind, make) in kinds {
+            let _ = fs::remove_file(&path);
+            // What has been told is told again only after an hour.
+            let _ = fs::remove_file(queue.path("state/findings.json"));
+            make();
+            if kind == "of root" {
+                house.open_up(&path, 0o600);
+            }
+            let said = house.call(Who::Owner, [verb]);
+            assert!([77, 78].contains(&said.code), "{lock} {kind}: {said:?}");
+            assert!(said.err.contains(path.to_str().unwrap()), "{lock} {kind}: {said:?}");
+            assert!(file.exists(), "{lock} {kind}: deleted without the lock");
+            assert_eq!(queue.scratch("STARTS").len(), starts, "{lock} {kind}: exported without the lock");
+            assert!(!target.exists(), "the link was followed");
+            if path.is_dir() {
+                fs::remove_dir(&path).unwrap();
+            }
+        }
+        fs::remove_file(&path).unwrap();
+        house.call(Who::Owner, ["dispatch", "--wait"]).code(0);
+        house.call(Who::Owner, ["sweep"]).code(0);
+        assert_eq!(queue.published().len(), 1, "the old file went and the new one came");
+        assert!(!file.exists());
+        queue.assert_quiet();
+    }
+}
+
 // CASES 68
 #[test]
 fn nothing_of_lasting_meaning_lies_in_a_temporary_directory() {

@@ -377,7 +377,7 @@ impl Export<'_> {
                 _ => return Ok(Conclusion::Lost),
             }
             // The file is complete: whoever publishes goes on trying.
-            if let Some(lock) = cache.lock(bind::own_record(), Duration::from_secs(1))? {
+            if let Some(lock) = self.home.lock_cache(Duration::from_secs(1))? {
                 break lock;
             }
         };
