@@ -293,6 +293,13 @@ impl Job {
     pub fn wanted_since(&self) -> DateTime<Utc> {
         self.newer_than.map_or(self.submitted_at, |newer| newer.max(self.submitted_at))
     }
+
+    /// Since when a file must have been published to fulfil the job. A plain wish is only stored where nobody saw a ready
+    /// file, so that any ready one has appeared since: its date may be older than the wish, for it is set before the
+    /// file is synced and gets its name.
+    pub fn fulfilled_since(&self) -> DateTime<Utc> {
+        self.newer_than.unwrap_or_default()
+    }
 }
 
 /// One attempt at a job, as history keeps it.

@@ -169,6 +169,37 @@ fn hundreds_who_ask_for_one_book_cause_one_export() {
     queue.assert_quiet();
 }
 
+// CASES 16
+#[test]
+fn a_request_overtaken_by_its_file_causes_no_second_export() {
+    let mut queue = Queue::new();
+    queue.run(["init", "--quiet"]).code(0);
+    queue.request("ok", "A");
+    // The file has its date and is about to get its name …
+    queue.set("EXPORT_QUEUE_FAULT", "publish.before_rename=delay:1500");
+    let dispatch = queue.spawn(["dispatch", "--wait"]);
+    queue.set("EXPORT_QUEUE_FAULT", "");
+    let dated = || queue.work_dirs().iter().any(|dir| dir.join("out/export.txt").exists());
+    eventually("the file is complete", || dated().then_some(()));
+    eventually("its worker holds the cache lock", || {
+        let lock = fs::File::open(queue.path("cache/.lock")).ok()?;
+        fs2::FileExt::try_lock_exclusive(&lock).is_err().then_some(())
+    });
+    // … when somebody asks who sees neither it nor, after a long wait for the database, the row.
+    let request = queue.command(["--json", "--exit-zero", "request", "--format", "ok", "A"]);
+    let mut strace = std::process::Command::new("strace");
+    strace.args(["-o", "/dev/null", "-e", "trace=openat", "-P"]).arg(queue.path("state/queue.db"));
+    strace.args(["-e", "inject=openat:delay_enter=3000000"]).arg(request.get_program()).args(request.get_args());
+    let said = strace.output().expect("strace runs");
+    dispatch.wait().code(0).silent();
+    let answer: Value = serde_json::from_slice(&said.stdout).expect("an answer");
+    assert_eq!(answer["state"], "ready", "{answer}");
+    queue.dispatch().code(0).silent();
+    assert_eq!(queue.sql("SELECT count(*) FROM jobs"), ["0"]);
+    assert_eq!(starts(&queue), ["A"]);
+    queue.assert_quiet();
+}
+
 // CASES 26
 #[test]
 fn a_failure_is_shown_and_gives_way_to_a_new_request() {

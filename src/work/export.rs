@@ -109,7 +109,7 @@ impl Export<'_> {
             let detail = "the file name in its row is not the one of its key";
             return Ok(failed(Failure::OutputInvalid, detail, Measured::default()));
         }
-        let since = self.job.wanted_since();
+        let since = self.job.fulfilled_since();
         if self.home.cache.fulfils(&self.job.filename, since, clock::now())?.is_some() {
             return Ok(Conclusion::Fulfilled);
         }

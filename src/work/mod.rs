@@ -283,9 +283,10 @@ impl Worker<'_> {
     fn forget_fulfilled(&mut self, job: &Job, token: &str) -> Result<()> {
         let put_back = Again::Unable(clock::now());
         self.store.requeue(token, put_back, None)?;
-        if let Some(lock) = self.home.cache.lock(bind::own_record(), Duration::from_secs(10))? {
-            if let Some(file) = self.home.cache.fulfils(&job.filename, job.wanted_since(), clock::now())? {
-                self.store.forget(job.id, file.dates.modified)?;
+        if let Some(lock) = self.home.lock_cache(Duration::from_secs(10))? {
+            if let Some(file) = self.home.cache.fulfils(&job.filename, job.fulfilled_since(), clock::now())? {
+                // As good as published when it was asked for; a refresh that came meanwhile still wants a newer one.
+                self.store.forget(job.id, file.dates.modified.max(job.submitted_at))?;
             }
             lock.release()?;
         }
