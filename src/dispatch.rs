@@ -304,6 +304,8 @@ impl Dispatcher<'_> {
         let Some(slot) = take_lock(&path)? else {
             return Ok(false);
         };
+        // Where the lock file was taken away, its worker holds one that nobody sees any more.
+        recover::recover_strays(self.home, self.store)?;
         if let Recovered::Undead(_) = recover::recover(self.home, self.store, &slot)? {
             return Ok(false);
         }

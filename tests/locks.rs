@@ -442,3 +442,24 @@ fn nothing_of_lasting_meaning_lies_in_a_temporary_directory() {
         assert!(!line.contains("/tmp") && !line.contains("/run"), "{line}");
     }
 }
+
+// CASES 68
+#[test]
+fn a_slot_file_taken_away_under_a_worker_makes_no_second_exporter() {
+    let queue = Queue::new();
+    queue.reconfigure("slots = 2", "slots = 1");
+    seconds(&queue, "2");
+    queue.request("mark", "A");
+    let first = queue.spawn(["dispatch", "--wait"]);
+    queue.await_state("mark", "A", "started");
+    eventually("its exporter runs", || (queue.scratch("LOG").len() == 1).then_some(()));
+    queue.request("mark", "B");
+    fs::remove_file(queue.path("state/slots/default.0")).unwrap();
+    let second = queue.spawn(["dispatch", "--wait"]);
+    assert_eq!(sample(&queue, || is_drained(&queue)), 1);
+    first.wait();
+    second.wait();
+    assert_eq!((queue.state("mark", "A"), queue.state("mark", "B")), ("ready".into(), "ready".into()));
+    queue.dispatch().code(0).silent();
+    queue.assert_quiet();
+}
