@@ -122,7 +122,9 @@ pub fn by_index(home: &Home, store: &mut dyn Store, now: DateTime<Utc>) -> Resul
             batch = rest;
         }
         let progress = gone.len() + planned + moved;
-        if page.len() < PAGE as usize || progress == 0 || spared > PAGE as usize {
+        // What resists stays at the head of the index: the rest is left to the next tick and the hourly walk.
+        let is_stuck = progress == 0 || spared > PAGE as usize || !report.trouble.is_empty();
+        if page.len() < PAGE as usize || is_stuck {
             return Ok(report);
         }
     }

@@ -463,3 +463,42 @@ fn a_slot_file_taken_away_under_a_worker_makes_no_second_exporter() {
     queue.dispatch().code(0).silent();
     queue.assert_quiet();
 }
+
+#[test]
+fn hundreds_of_files_that_cannot_be_deleted_do_not_keep_a_tick() {
+    const FILES: u32 = 600;
+    let house = House::new();
+    let queue = &house.queue;
+    house.call(Who::Owner, ["--quiet", "init"]).code(0);
+    house.call(Who::Owner, ["request", "--format", "ok", "A"]).code(3);
+    house.call(Who::Owner, ["dispatch", "--wait"]).code(0);
+    let shard = queue.path("cache/aa");
+    fs::create_dir_all(&shard).unwrap();
+    let mut sql = String::from("INSERT INTO runs VALUES ");
+    for number in 0..FILES {
+        let name = format!("old-en-default-aa{number:030x}.txt");
+        let path = shard.join(&name);
+        fs::write(&path, "old").unwrap();
+        house.give(&path, 0o640);
+        Queue::age(&path, 11 * MINUTE);
+        let comma = if number == 0 { "" } else { ", " };
+        sql.push_str(&format!(
+            "{comma}('t{number}', 0, 'old', 'en', 'default', 'ok', '{{}}', '{name}', 'default', NULL, NULL, 'n', \
+             'ready', NULL, NULL, 1, 1, 1, 1, 1, NULL, NULL, NULL, NULL, 1)"
+        ));
+    }
+    sql.push_str(" RETURNING token");
+    queue.sql(&sql);
+    house.give(&shard, 0o555);
+    let mut tick = house.command(Who::Owner, "022", ["dispatch"]);
+    let mut tick = tick.stderr(std::process::Stdio::null()).spawn().unwrap();
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        eventually("the tick ends", || tick.try_wait().unwrap())
+    }));
+    let _ = tick.kill();
+    assert_eq!(ended.expect("the tick ends").code(), Some(75));
+    house.give(&shard, 0o750);
+    house.call(Who::Owner, ["dispatch", "--wait"]).code(0);
+    assert_eq!(fs::read_dir(&shard).unwrap().count(), 0);
+    queue.assert_quiet();
+}
