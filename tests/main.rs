@@ -16,4 +16,5 @@ mod names;
 mod locks;
 mod people;
 mod store;
+mod rooms;
 mod walking;

@@ -36,7 +36,7 @@ pub fn look(conn: &Connection) -> Result<Found> {
     let pragma = |name: &str| conn.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0));
     let (application, version) = (pragma("application_id")?, pragma("user_version")?);
     if application == 0 && version == 0 {
-        let objects: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        let objects: i64 = conn.query_row(include_str!("../../sql/sqlite/count_objects.sql"), [], |row| row.get(0))?;
         return if objects == 0 { Ok(Found::Empty) } else { Err(foreign()) };
     }
     if application != APPLICATION_ID {
