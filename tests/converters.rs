@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::harness::{PROGRAM, Queue, Said, call, eventually, make_executable, now, text};
 
 /// The examples of this checkout.
-const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
+pub(crate) const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
 
 /// The user who owns the queue: `www-data`.
 const OWNER: u32 = 33;
@@ -71,7 +71,7 @@ pub(crate) fn copy_dir(from: &Path, to: &Path) {
 }
 
 /// A machine in small with one shipped configuration.
-struct Shop {
+pub(crate) struct Shop {
     queue: Queue,
     env: BTreeMap<String, String>,
     _turn: MutexGuard<'static, ()>,
@@ -80,7 +80,7 @@ struct Shop {
 impl Shop {
     /// With this file of `examples/` as its configuration, after these converters were found.
     #[track_caller]
-    fn new(example: &str, converters: &[&str]) -> Self {
+    pub(crate) fn new(example: &str, converters: &[&str]) -> Self {
         need(converters);
         let turn = heavy();
         let queue = Queue::new();
@@ -115,14 +115,14 @@ impl Shop {
         self.env.insert(name.to_owned(), value.to_owned());
     }
 
-    fn write_book(&self, name: &str, content: &str) {
+    pub(crate) fn write_book(&self, name: &str, content: &str) {
         for dir in ["srv/books", "srv/ws-export/examples/books"] {
             fs::write(self.queue.path(dir).join(name), content).expect("a book");
         }
     }
 
     /// Calls the program on this machine, with no more in its environment than cron would give it.
-    fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Said {
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Said {
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-ec", MACHINE, "machine"]);
         command.arg(self.queue.path("")).arg(PROGRAM).arg("/srv/export-queue");
@@ -153,7 +153,7 @@ impl Shop {
 
     /// Asks for all titles in all formats, has them made, and gives back their paths.
     #[track_caller]
-    fn export(&self, formats: &[&str], titles: &[&str]) -> Vec<(String, String, PathBuf)> {
+    pub(crate) fn export(&self, formats: &[&str], titles: &[&str]) -> Vec<(String, String, PathBuf)> {
         let pairs = titles.iter().flat_map(|title| formats.iter().map(move |format| (*format, *title)));
         let pairs: Vec<(&str, &str)> = pairs.collect();
         for (format, title) in &pairs {
@@ -167,7 +167,7 @@ impl Shop {
 
     /// Nothing is left, and nothing appeared where the titles aimed.
     #[track_caller]
-    fn close(self) {
+    pub(crate) fn close(self) {
         self.queue.assert_quiet();
         for aim in ["/x", "/tmp/x", "/x.pdf"] {
             assert!(!Path::new(aim).exists(), "{aim} was written");

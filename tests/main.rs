@@ -12,6 +12,7 @@ mod converters;
 mod cron;
 mod database;
 mod environment;
+mod examples;
 mod names;
 mod locks;
 mod people;
