@@ -1,4 +1,3 @@
-#![expect(dead_code, reason = "the harness grows with its tests")]
 //! What tests stand on: a queue in a directory of its own, driven through the built program, and the fake exporter.
 //!
 //! Nothing here sleeps to wait: [`eventually`] looks again until it holds or a generous time is over. After each test the
