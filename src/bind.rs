@@ -121,6 +121,10 @@ impl Home {
     /// # Errors
     /// `group` is no group of this machine (78).
     pub fn of(config: Config, config_path: Option<PathBuf>) -> Result<Self> {
+        if config.database.is_some() {
+            let message = "`database` is set, and this version keeps its queue in SQLite only: take the line out";
+            return Err(Refusal::config(message));
+        }
         let layout = Layout::of(&config);
         let gid = group_of(&config)?;
         let policy = Policy { max_age: config.cache.max_age, grace: config.cache.serve_grace.0 };

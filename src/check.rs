@@ -77,6 +77,11 @@ impl Report {
         }
     }
 
+    /// Adds a failure.
+    pub fn fail(&mut self, about: &'static str, error: &anyhow::Error) {
+        self.add(Grade::Fail(exit_of(error)), about, format!("{error:#}"));
+    }
+
     /// How the program ends: with the gravest failure.
     pub fn exit(&self) -> Exit {
         let failures = self.lines.iter().filter_map(|line| match line.grade {

@@ -208,7 +208,7 @@ pub enum Command {
         /// Take all files
         #[arg(long, conflicts_with = "older_than")]
         all: bool,
-        /// Delete at once, although paths were promised
+        /// Delete at once, although paths were promised; with `--all` or `--older-than`
         #[arg(long)]
         force: bool,
     },

@@ -8,6 +8,7 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::exit::Exit;
 use crate::exporter::plain;
 use crate::job::{Job, Phase, Run};
 use crate::request::{Answer, Refused};
@@ -178,6 +179,17 @@ pub fn status_line(answer: &Answer) -> String {
     parts.extend(message_of(answer).map(plain));
     parts.extend(answer.retry_after.map(|left| format!("may be asked for again in {} s", left.as_secs() + 1)));
     parts.join("  ")
+}
+
+/// A status line whose first word, the state, has the colour of its answer.
+pub fn painted(line: &str, exit: Exit) -> String {
+    let color = match exit {
+        Exit::Done => 32,
+        Exit::Queued | Exit::Started => 33,
+        _ => 31,
+    };
+    let (state, rest) = line.split_once("  ").unwrap_or((line, ""));
+    format!("\x1b[{color}m{state}\x1b[0m  {rest}")
 }
 
 /// An error as one line of JSON.

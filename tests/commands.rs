@@ -816,7 +816,8 @@ fn a_sweep_counts_what_it_deletes_and_a_dry_one_deletes_nothing() {
     let dry = report(&["--dry-run", "--all", "--force"]);
     assert_eq!((&dry["deleted"], &dry["aged"]), (&2.into(), &0.into()));
     assert_eq!(queue.published().len(), 2);
-    assert_eq!(report(&["--force"])["deleted"], 2);
+    assert!(queue.run(["sweep", "--force"]).code(2).err.contains("--all"));
+    assert_eq!(report(&["--all", "--force"])["deleted"], 2);
     assert!(queue.published().is_empty());
     queue.assert_quiet();
 }

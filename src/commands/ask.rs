@@ -67,7 +67,13 @@ fn read_title(path: &Path) -> Result<String> {
 }
 
 fn print(start: &Start, answer: &Answer) -> Exit {
-    let text = if start.global.json { output::status_json(answer) } else { output::status_line(answer) };
+    let text = if start.global.json {
+        output::status_json(answer)
+    } else if start.wants_color() {
+        output::painted(&output::status_line(answer), answer.exit())
+    } else {
+        output::status_line(answer)
+    };
     output::say(&text);
     answer.exit()
 }

@@ -6,13 +6,14 @@ mod setup;
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Parser;
 
 use crate::bind::{self, Home};
-use crate::cli::{Cli, Command, Global};
+use crate::cli::{Cli, Color, Command, Global};
 use crate::config::{self, Loaded};
 use crate::exit::{Exit, Refusal, exit_of};
 use crate::layout::SlotName;
@@ -42,6 +43,15 @@ impl Start {
             std::fs::File::open(path).map_err(|error| bind::unusable(path, &error))?;
         }
         Home::of(loaded.config, loaded.path)
+    }
+
+    /// Whether text output is coloured: as asked, else on a terminal unless `NO_COLOR` is set.
+    fn wants_color(&self) -> bool {
+        match self.global.color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => std::io::stdout().is_terminal() && self.env.get("NO_COLOR").is_none_or(String::is_empty),
+        }
     }
 
     /// Says something to people, unless they want quiet.

@@ -9,7 +9,7 @@ use anyhow::Result;
 use super::Start;
 use crate::clock;
 use crate::dispatch::{self, Orders};
-use crate::exit::Exit;
+use crate::exit::{Exit, Refusal};
 use crate::output::{self, QueueRow};
 use crate::retention::Wish;
 use crate::store::{Filter, Store, Tally};
@@ -36,9 +36,12 @@ pub(super) fn sweep(
     all: bool,
     force: bool,
 ) -> Result<Exit> {
+    if force && !all && older_than.is_none() {
+        return Err(Refusal::usage("--force says how, not what: add --all or --older-than"));
+    }
     let home = start.home()?;
     let mut store = home.open_as_owner()?;
-    let older_than = if all || (force && older_than.is_none()) { Some(Duration::ZERO) } else { older_than };
+    let older_than = if all { Some(Duration::ZERO) } else { older_than };
     let wish = Wish { older_than, force };
     let mut report = sweep::walk(&home, &mut store, wish, dry_run, clock::now())?;
     if report.aged > 0 && !dry_run {

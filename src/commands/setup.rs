@@ -148,12 +148,22 @@ pub(super) fn config(start: &Start, command: ConfigCommand) -> Result<Exit> {
 }
 
 pub(super) fn check(start: &Start) -> Result<Exit> {
-    let loaded = start.load()?;
     let mut report = check::Report::default();
+    let loaded = match start.load() {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            report.fail("configuration", &error);
+            return Ok(print_check(start, &report));
+        }
+    };
     check::before_change_of_user(&loaded, &mut report);
     bind::become_owner(&loaded.config)?;
     let home = Home::of(loaded.config, loaded.path)?;
     check::check(&home, &mut report);
+    Ok(print_check(start, &report))
+}
+
+fn print_check(start: &Start, report: &check::Report) -> Exit {
     for line in &report.lines {
         let text = if start.global.json {
             serde_json::json!({"schema": 1, "result": line.grade.text(), "about": line.about, "message": line.message})
@@ -163,5 +173,5 @@ pub(super) fn check(start: &Start) -> Result<Exit> {
         };
         output::say(&text);
     }
-    Ok(report.exit())
+    report.exit()
 }

@@ -4,7 +4,7 @@
 //! Promises that every argument of a sound configuration can be rendered.
 
 use super::place::Fault;
-use super::{Config, Format, TtlFrom};
+use super::{Config, Format, Node, TtlFrom};
 use crate::template::{Part, Placeholder, Template};
 
 /// Finds everything wrong with the commands of formats and notifications.
@@ -122,15 +122,14 @@ type IsSet = fn(&Config) -> bool;
 
 /// What can be written already and has no effect yet; a line goes when its room is built.
 const UNBUILT: &[(&str, IsSet)] = &[
-    ("database", |config| config.database.is_some()),
     ("cache.ttl_from", |config| config.cache.ttl_from != TtlFrom::Published),
     ("cache.max_bytes", |config| config.cache.max_bytes.0 != 0),
     ("queue.*.max_running", |config| config.queue.values().any(|queue| queue.max_running != 0)),
     ("queue.*.max_queued_per_client", |config| config.queue.values().any(|queue| queue.max_queued_per_client != 0)),
+    ("node.lease", |config| config.node != Node::default()),
     ("bypass", |config| config.bypass.is_some()),
     ("notify", |config| !config.notify.is_empty()),
     ("limits.no_network", |config| config.limits.no_network || any_format(config, |f| f.no_network == Some(true))),
-    ("format.*.precheck", |config| any_format(config, |format| !format.precheck.is_empty())),
     ("format.*.fingerprint", |config| any_format(config, |format| !format.fingerprint.is_empty())),
 ];
 
