@@ -18,6 +18,7 @@ pub const MOMENTS: &[&str] = &[
     "recover.before_kill",
     "recover.before_settle",
     "recover.after_settle",
+    "work.before_record",
     "work.before_claim",
     "work.after_claim",
     "work.after_mkdir",

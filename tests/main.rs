@@ -6,6 +6,7 @@ mod harness;
 mod scripts;
 
 mod process;
+mod recover;
 
 mod cache;
 mod commands;

@@ -83,7 +83,12 @@ fn an_exporter_that_leaves_a_child_behind_is_ready_at_its_own_end() {
 fn a_time_limit_ends_the_whole_tree_before_the_slot_is_given_on() {
     for kind in ["fork", "away"] {
         let queue = Queue::new();
-        add_format(&queue, "witness", "", "for p in $(cat $SCRATCH/PIDS); do kill -0 $p && note ALIVE $p; done; whole");
+        add_format(
+            &queue,
+            "witness",
+            "",
+            "for p in $(cat $SCRATCH/PIDS); do is_alive $p && note ALIVE $p; done; whole",
+        );
         set_timeout(&queue, "1s");
         queue.reconfigure("slots = 2", "slots = 1");
         queue.request(kind, "A");

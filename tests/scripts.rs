@@ -8,12 +8,13 @@ use fs2::FileExt;
 
 use crate::harness::{Queue, eventually, lives, make_executable, now};
 
-/// Adds a format whose exporter is a bash script; `$output`, `$title`, `$SCRATCH` and `note FILE LINE` are at hand, and
-/// `whole` writes a good file. `keys` are further lines of the format's table.
+/// Adds a format whose exporter is a bash script; `$output`, `$title`, `$SCRATCH` and `note FILE LINE` are at hand, `whole`
+/// writes a good file, and `is_alive PID` takes no zombie for a living process. `keys` are further lines of the format's table.
 pub(crate) fn add_format(queue: &Queue, name: &str, keys: &str, body: &str) {
     let script = queue.path(format!("{name}.sh"));
     let head = "#!/bin/bash\noutput=$1 title=$2\nnote() { printf '%s\\n' \"$2\" >>\"$SCRATCH/$1\"; }\n\
-                whole() { printf 'a good book: %s\\n' \"$title\" >\"$output\"; }\nnote STARTS \"$title\"\n";
+                whole() { printf 'a good book: %s\\n' \"$title\" >\"$output\"; }\n\
+                is_alive() { grep -qs '^State:.[^ZX]' /proc/$1/status; }\nnote STARTS \"$title\"\n";
     fs::write(&script, format!("{head}{body}\n")).expect("the script can be written");
     make_executable(&script);
     let config = fs::read_to_string(queue.path("config.toml")).expect("the configuration can be read");

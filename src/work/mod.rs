@@ -52,6 +52,7 @@ pub fn work(mut home: Home, name: &SlotName) -> Result<Exit> {
         Refusal::usage(format!("`work` is called by `dispatch`, with slot {name} as its input: {error}"))
     })?;
     rustix::stdio::dup2_stdin(File::open("/dev/null")?).context("emptying standard input")?;
+    fault::point("work.before_record")?;
     slot.sign(taken_over(&slot)?)?;
     let mut store = home.open_as_owner()?;
     let until =
