@@ -309,7 +309,6 @@ impl Dispatcher<'_> {
         if let Recovered::Undead(_) = recover::recover(self.home, self.store, &slot)? {
             return Ok(false);
         }
-        slot.sign_once(bind::own_record())?;
         let child = match work::spawn(self.home, &slot, name) {
             Ok(child) => child,
             Err(error) => {

@@ -191,14 +191,14 @@ impl Held {
         Ok(())
     }
 
-    /// Writes the holder's record once: for a lock that is about to be handed to another process.
+    /// Writes a record that names nobody, before the lock is handed to another process: that one signs as soon as it can. Until
+    /// then a held lock belongs to whoever has it open, and not to this process, which goes on with other things.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn sign_once(&self, record: Record) -> io::Result<()> {
-        let mut kept = self.inner.lock_record();
-        *kept = None;
-        self.inner.write(Some(&Record { beat: beat_now(), ..record }))
+    pub fn announce(&self, boot: String) -> io::Result<()> {
+        *self.inner.lock_record() = None;
+        self.inner.write(Some(&Record { boot, beat: beat_now(), ..Record::default() }))
     }
 
     /// Blanks the record and lets go of the lock.

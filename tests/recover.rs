@@ -382,6 +382,26 @@ fn a_worker_frozen_before_its_first_record_is_ended_by_later_ticks() {
 }
 
 #[test]
+fn a_dispatcher_is_not_ended_for_the_worker_that_it_handed_a_slot() {
+    let mut queue = Queue::new();
+    queue.reconfigure("slots = 2", "slots = 1");
+    queue.request("ok", "A");
+    queue.set("EXPORT_QUEUE_FAULT", "work.before_record=delay:600000");
+    let mut patient = queue.spawn(["dispatch", "--wait"]);
+    queue.set("EXPORT_QUEUE_FAULT", "");
+    let worker = eventually("the worker is there", || queue.workers().pop());
+    worker.kill("STOP");
+    queue.run(["dispatch"]).code(0).silent();
+    queue.set("EXPORT_QUEUE_TEST_MONOTONIC", "100");
+    queue.run(["dispatch"]).code(0);
+    assert!(!worker.lives());
+    assert!(!patient.is_over() || patient.wait().code == 0, "the dispatcher was killed");
+    queue.dispatch().code(0);
+    assert_eq!(queue.state("ok", "A"), "ready");
+    queue.assert_quiet();
+}
+
+#[test]
 fn a_tick_frozen_with_a_slot_in_hand_is_ended_by_a_later_one() {
     let mut queue = Queue::new();
     queue.reconfigure("slots = 2", "slots = 1");

@@ -103,8 +103,6 @@ fn taken_over(slot: &Held) -> Result<Record> {
 /// The worker's work window is over: a successor takes the slot without a gap.
 #[expect(clippy::needless_pass_by_value, reason = "the slot is given away: this process lets go of it by ending")]
 fn hand_over(home: &Home, slot: Held, name: &SlotName) -> Result<Exit> {
-    // From here on the record is the successor's: this process must not write over it.
-    slot.sign_once(bind::own_record())?;
     spawn(home, &slot, name)?;
     Ok(Exit::Done)
 }
@@ -114,6 +112,7 @@ fn hand_over(home: &Home, slot: Held, name: &SlotName) -> Result<Exit> {
 /// # Errors
 /// This program cannot be started.
 pub fn spawn(home: &Home, slot: &Held, name: &SlotName) -> Result<std::process::Child> {
+    slot.announce(process::boot_id())?;
     fault::point("dispatch.before_spawn")?;
     let program = std::env::current_exe().context("finding this program")?;
     let renewed = program.to_string_lossy().strip_suffix(" (deleted)").map(std::path::PathBuf::from);
