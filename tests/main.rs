@@ -5,6 +5,7 @@ mod guards;
 mod harness;
 mod scripts;
 
+mod kills;
 mod process;
 mod recover;
 
