@@ -50,6 +50,7 @@ conform! {
     a_time_beyond_the_horizon_counts_as_reached
     a_published_run_deletes_its_job_and_is_recorded
     a_refresh_during_the_run_queues_the_job_again
+    a_claim_that_read_the_clock_before_a_refresh_serves_it
     a_run_that_lost_its_token_changes_nothing
     a_failed_run_says_why
     a_failure_with_processes_left_keeps_its_token
@@ -403,6 +404,12 @@ fn a_refresh_during_the_run_queues_the_job_again(store: &mut dyn Store) {
     assert_eq!(store.history(None, 9).unwrap().len(), 1, "the first run has published too");
     let second = start(store, "u", at(4));
     assert_eq!(store.finish(&published(&second, at(5)), "node").unwrap(), Settled::Forgotten);
+}
+
+fn a_claim_that_read_the_clock_before_a_refresh_serves_it(store: &mut dyn Store) {
+    put(store, &Ask { refresh: true, ..ask("A") }, at(2));
+    let job = start(store, "t", at(1));
+    assert_eq!(store.finish(&published(&job, at(3)), "node").unwrap(), Settled::Forgotten);
 }
 
 fn a_run_that_lost_its_token_changes_nothing(store: &mut dyn Store) {

@@ -1,6 +1,7 @@
 -- Claims the due job with the lowest rank among the formats that can be made here, for the worker that will do it.
 -- :formats is a JSON object, format to time limit in milliseconds. The head of each format is one look into jobs_due, so
--- the cost does not grow with the depth of the queue. A derived job is not due while a row of its base is live.
+-- the cost does not grow with the depth of the queue. A derived job is not due while a row of its base is live. A run begins
+-- after the refresh that it serves, also where :now was read before a wait for the write lock or the clock was set back.
 WITH heads AS (
     SELECT formats.value AS timeout,
            (SELECT due.id
@@ -23,8 +24,8 @@ next AS (
     LIMIT 1
 )
 UPDATE jobs
-SET state = 1, token = :token, last_run = :token, node = :node, slot = :slot, worker = :worker, started_at = :now,
-    deadline_at = :now + next.timeout, progress = NULL, attempts = attempts + 1
+SET state = 1, token = :token, last_run = :token, node = :node, slot = :slot, worker = :worker,
+    started_at = max(:now, coalesce(newer_than, 0)), deadline_at = :now + next.timeout, progress = NULL, attempts = attempts + 1
 FROM next
 WHERE jobs.id = next.id
   AND jobs.state = 0
