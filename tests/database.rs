@@ -477,6 +477,63 @@ fn an_exporter_on_a_full_disk_fails_for_want_of_space() {
     queue.assert_quiet();
 }
 
+/// Ticks on a machine that lacks something; the book waits for it and is not to blame.
+fn assert_waits_without_blame(queue: &Queue, format: &str, title: &str) {
+    for _ in 0..5 {
+        let tick = queue.dispatch();
+        assert!([0, 75].contains(&tick.code), "{tick:?}");
+        queue.sql("UPDATE jobs SET due_at = 1 WHERE due_at IS NOT NULL RETURNING id");
+    }
+    let status = queue.status(format, title);
+    assert_eq!((&status["state"], &status["interruptions"]), (&"queued".into(), &0.into()), "{status}");
+    assert_eq!(queue.run(["dispatch"]).code(0).out, "");
+}
+
+#[test]
+fn a_state_directory_without_room_for_a_log_blames_no_book() {
+    let queue = Queue::new();
+    let disk = Disk::mount(queue.path("state"), "8m,nr_inodes=60");
+    publish(&queue, "ready");
+    let more = (0..100).map(|n| queue.path(format!("state/logs/filling{n}")));
+    let filling: Vec<_> = more.take_while(|path| fs::write(path, "").is_ok()).collect();
+    assert!(filling.len() < 60);
+    queue.request("ok", "A");
+    assert_waits_without_blame(&queue, "ok", "A");
+    for path in filling {
+        fs::remove_file(path).unwrap();
+    }
+    eventually("A is exported", || {
+        queue.dispatch();
+        (queue.state("ok", "A") == "ready").then_some(())
+    });
+    queue.assert_quiet();
+    drop(disk);
+}
+
+#[test]
+fn a_cache_without_room_for_the_copy_of_a_base_blames_no_book() {
+    let queue = Queue::new();
+    let disk = Disk::mount(queue.path("cache"), "4m");
+    let text = fs::read_to_string(queue.path("config.toml")).unwrap();
+    queue.configure(&format!(
+        "{text}[format.big]\nextension = \"txt\"\ncommand = [\"dd\", \"if=/dev/zero\", \"of={{output}}\", \"bs=64k\", \"count=16\"]\n\
+         [format.small]\nextension = \"txt\"\nbase = \"big\"\ncommand = [\"cp\", \"/etc/hostname\", \"{{output}}\"]\n"
+    ));
+    queue.request("big", "A");
+    queue.dispatch().code(0).silent();
+    assert_eq!(queue.state("big", "A"), "ready");
+    disk.fill();
+    queue.request("small", "A");
+    assert_waits_without_blame(&queue, "small", "A");
+    disk.empty();
+    eventually("A is exported", || {
+        queue.dispatch();
+        (queue.state("small", "A") == "ready").then_some(())
+    });
+    queue.assert_quiet();
+    drop(disk);
+}
+
 fn text_of(status: &serde_json::Value, name: &str) -> String {
     text(&status[name])
 }

@@ -16,7 +16,7 @@ use crate::cache::check::{self, Fault, Kind};
 use crate::cache::{Finished, WorkDir};
 use crate::clock;
 use crate::config::{Check, Format, Limits};
-use crate::exit::{Exit, exit_of, is_shortage};
+use crate::exit::{Exit, exit_of};
 use crate::exporter::{self, Call};
 use crate::fault;
 use crate::job::{Failure, Job, Measured, Phase};
@@ -117,25 +117,29 @@ impl Export<'_> {
             // The format went between the claim and here; the job waits, and `check` and `explain` say for what.
             return Ok(Conclusion::Unable(Exit::ExporterMissing));
         };
-        let work = match self.home.cache.make_work(self.token) {
+        let work = match self.home.cache.make_work(self.token).context("making the work directory") {
             Ok(work) => work,
-            Err(error) => return self.unable(error, false).context("making the work directory"),
+            Err(error) => return self.unable(error),
         };
         fault::point("work.after_mkdir")?;
-        let input = match base::take(self.home, self.store, self.job, &work)? {
-            Base::None => None,
-            Base::Copy(path) => Some(path),
-            Base::Wait => return Ok(Conclusion::Again(Again::Base)),
-            Base::Failed(detail) => {
+        let input = match base::take(self.home, self.store, self.job, &work) {
+            Ok(Base::None) => None,
+            Ok(Base::Copy(path)) => Some(path),
+            Ok(Base::Wait) => return Ok(Conclusion::Again(Again::Base)),
+            Ok(Base::Failed(detail)) => {
                 return Ok(failed(Failure::BaseFailed, detail, Measured::default()));
             }
+            Err(error) => return self.unable(error),
         };
         self.make(&format, &work, input.as_deref())
     }
 
     fn make(&mut self, format: &Format, work: &WorkDir, input: Option<&Path>) -> Result<Conclusion> {
         let limits = self.home.config.format_limits(&self.job.key.format);
-        let mut log = exporter::create_log(&self.home.layout.log(self.token)).context("creating the log")?;
+        let mut log = match exporter::create_log(&self.home.layout.log(self.token)).context("creating the log") {
+            Ok(log) => log,
+            Err(error) => return self.unable(error),
+        };
         let output = work.output(&self.home.config.extension(&self.job.key.format));
         if !format.precheck.is_empty() {
             let called = self.call(format, &format.precheck, work, &output, input, &limits, &mut log)?;
@@ -192,7 +196,11 @@ impl Export<'_> {
                     Measured::default(),
                 )));
             }
-            Err(error) => return self.unable(error, true).map(Err).context("starting the exporter"),
+            Err(error) if cannot_be_executed(&error) => {
+                tracing::warn!("cannot run job {} now: {error}", self.job.id);
+                return Ok(Err(Conclusion::Unable(Exit::ExporterMissing)));
+            }
+            Err(error) => return self.unable(anyhow::Error::new(error).context("starting the exporter")).map(Err),
         };
         drop(command);
         self.sign(&tree)?;
@@ -393,18 +401,21 @@ impl Export<'_> {
         Ok(Conclusion::Published { file: finished, measured })
     }
 
-    /// This machine is short of something, or the program cannot be executed: the job waits, uncounted. Anything else is
-    /// trouble of our own.
-    fn unable(&self, error: io::Error, is_spawn: bool) -> Result<Conclusion> {
-        use rustix::io::Errno;
-        let exit = match Errno::from_io_error(&error) {
-            Some(Errno::NOENT | Errno::ACCESS | Errno::NOEXEC | Errno::TXTBSY) if is_spawn => Exit::ExporterMissing,
-            _ if is_shortage(&error) => Exit::TryLater,
-            _ => return Err(error.into()),
-        };
-        tracing::warn!("cannot run job {} now: {error}", self.job.id);
-        Ok(Conclusion::Unable(exit))
+    /// This machine is short of something: the job waits, uncounted. Anything else is trouble of our own.
+    fn unable(&self, error: anyhow::Error) -> Result<Conclusion> {
+        if exit_of(&error) != Exit::TryLater {
+            return Err(error);
+        }
+        tracing::warn!("cannot run job {} now: {error:#}", self.job.id);
+        Ok(Conclusion::Unable(Exit::TryLater))
     }
+}
+
+/// Whether a program was found and is none that this machine can execute: its interpreter is missing, say.
+fn cannot_be_executed(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::NOENT | Errno::ACCESS | Errno::NOEXEC | Errno::TXTBSY))
 }
 
 /// Front ends may write the database: a name that is not made from the key is not published.
