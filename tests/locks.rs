@@ -375,6 +375,23 @@ fn a_base_past_its_age_is_made_again_and_one_still_needed_is_spared() {
     queue.assert_quiet();
 }
 
+#[test]
+fn a_refresh_of_what_is_made_from_a_base_uses_no_base_begun_before() {
+    let (queue, names) = derived_from("slow");
+    seconds(&queue, "1");
+    queue.request("slow", "A");
+    let dispatch = queue.spawn(["dispatch", "--wait"]);
+    queue.await_state("slow", "A", "started");
+    queue.run(["request", "--refresh", "--format", &names[0], "A"]).code(3);
+    dispatch.wait().code(0).silent();
+    queue.dispatch().code(0).silent();
+    assert_eq!(queue.state(&names[0], "A"), "ready");
+    let runs =
+        queue.sql("SELECT format, outcome, submitted_at, started_at, published_at, finished_at FROM runs ORDER BY 4");
+    assert_eq!(starts(&queue), ["A", "A"], "the first base may hold what was there before the refresh: {runs:#?}");
+    queue.assert_quiet();
+}
+
 // CASES 46
 #[test]
 fn without_its_lock_file_nothing_is_done() {

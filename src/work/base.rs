@@ -3,13 +3,13 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use chrono::{DateTime, Utc};
 
 use crate::bind::Home;
-use crate::cache::{self, WorkDir};
+use crate::cache::{self, Facts, WorkDir};
 use crate::clock;
 use crate::fault;
 use crate::job::{Job, Phase};
@@ -41,7 +41,7 @@ pub(super) fn take(home: &Home, store: &mut dyn Store, job: &Job, work: &WorkDir
     };
     let extension = home.config.extension(&key.format);
     let filename = key.filename(&extension);
-    if let Some(file) = open_usable(home, job, &filename).context("opening the base")? {
+    if let Some(file) = open_usable(home, store, job, &filename)? {
         fault::point("base.before_copy")?;
         let copy = work.input(&extension);
         home.cache.copy_base(&file, &copy).context("copying the base")?;
@@ -68,25 +68,37 @@ pub(super) fn take(home: &Home, store: &mut dyn Store, job: &Job, work: &WorkDir
 }
 
 /// The base, opened before its age is looked at: ready, or published since the job was submitted. For a refresh only a base
-/// that is as new as what was asked for.
-fn open_usable(home: &Home, job: &Job, filename: &str) -> io::Result<Option<File>> {
-    let path = home.layout.published(filename);
+/// whose run began after what was asked for: one that was under way may hold what was there before.
+fn open_usable(home: &Home, store: &dyn Store, job: &Job, filename: &str) -> Result<Option<File>> {
+    let Some((file, facts)) = open(&home.layout.published(filename)).context("opening the base")? else {
+        return Ok(None);
+    };
+    let is_ready = matches!(home.cache.policy.standing(facts.dates, clock::now()), Standing::Ready { .. });
+    let is_new = facts.dates.modified >= job.wanted_since();
+    let is_usable = match job.newer_than {
+        None => is_ready || is_new,
+        Some(newer) => is_new && began_since(store, &facts, newer)?,
+    };
+    Ok((is_usable && facts.bytes > 0).then_some(file))
+}
+
+/// A file of ours, opened, and what is known of that very file.
+fn open(path: &Path) -> io::Result<Option<(File, Facts)>> {
     let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
-    let file = match OpenOptions::new().read(true).custom_flags(flags).open(&path) {
+    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let Some(facts) = cache::facts(&path)? else {
-        return Ok(None);
-    };
     let meta = file.metadata()?;
-    let is_same = (meta.dev(), meta.ino()) == facts.inode;
-    let now = clock::now();
-    let is_ready = matches!(home.cache.policy.standing(facts.dates, now), Standing::Ready { .. });
-    let is_new = facts.dates.modified >= job.wanted_since();
-    let is_usable = if job.newer_than.is_some() { is_new } else { is_ready || is_new };
-    Ok((is_same && is_usable && facts.bytes > 0).then_some(file))
+    Ok(cache::facts(path)?.filter(|facts| (meta.dev(), meta.ino()) == facts.inode).map(|facts| (file, facts)))
+}
+
+/// Whether the run that published a file began since then; a file that no record names is taken at its date.
+fn began_since(store: &dyn Store, facts: &Facts, since: DateTime<Utc>) -> Result<bool> {
+    let runs = store.history(Some(&facts.filename), 10)?;
+    let run = runs.into_iter().find(|run| run.published_at == Some(facts.dates.modified));
+    Ok(run.is_none_or(|run| run.started_at >= since))
 }
 
 type Failed = (crate::job::Failure, String);
