@@ -242,7 +242,10 @@ impl Dispatcher<'_> {
         self.step("settling jobs without a slot", |this| recover::recover_strays(this.home, this.store))?;
         let cache_lock = self.home.layout.cache_lock();
         self.step("looking at the cache lock", |this| match take_lock(&cache_lock)? {
-            Some(held) => Ok(held.release()?),
+            Some(held) => {
+                recover::clear_suspicion(this.home, &cache_lock)?;
+                Ok(held.release()?)
+            }
             None => recover::end_if_silent(this.home, &cache_lock).map(drop),
         })
     }

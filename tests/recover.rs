@@ -439,6 +439,20 @@ fn a_frozen_holder_of_the_cache_lock_is_ended_and_publishing_goes_on() {
 }
 
 #[test]
+fn a_cache_lock_that_was_seen_free_is_no_longer_suspected() {
+    let queue = Queue::new();
+    queue.run(["dispatch"]).code(0).silent();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("the boot's id");
+    let lock = queue.path("cache/.lock").display().to_string();
+    let suspects = json!({"boot": boot.trim(), "seen": {&lock: ["Blank", 0]}});
+    fs::write(queue.path("state/suspects.json"), suspects.to_string()).expect("the note can be written");
+    queue.run(["dispatch"]).code(0).silent();
+    let left = fs::read_to_string(queue.path("state/suspects.json")).expect("the note");
+    assert!(!left.contains(&lock), "{left}");
+    queue.assert_quiet();
+}
+
+#[test]
 fn a_worker_frozen_while_it_publishes_blocks_nobody_for_long() {
     let mut queue = Queue::new();
     queue.request("ok", "A");
