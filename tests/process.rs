@@ -505,3 +505,37 @@ fn a_process_that_does_not_die_keeps_its_slot_and_no_more() {
     assert_eq!(queue.state("slow", "A"), "ready");
     queue.assert_quiet();
 }
+
+// CASES 87
+#[test]
+fn what_does_not_die_with_its_worker_keeps_its_slot_until_it_is_gone() {
+    let Some(freezer) = Freezer::new() else {
+        eprintln!("skipped: this machine has no freezer of the first control groups");
+        return;
+    };
+    let queue = Queue::new();
+    queue.reconfigure("slots = 2", "slots = 1");
+    queue.request("slow", "A");
+    queue.run(["dispatch"]).code(0).silent();
+    let exporter = await_pids(&queue, 1)[0];
+    freezer.freeze(exporter);
+    queue.workers()[0].kill("KILL");
+    queue.request("ok", "B");
+    let said = queue.dispatch().code(75);
+    assert!(said.err.contains(&format!("KILL does not end process {exporter}")), "{said:?}");
+    assert_eq!(queue.status("slow", "A")["reason"], "would_not_die");
+    // Known by now, it holds up no further tick, and is not told again.
+    let (said, took) = timed(|| queue.dispatch());
+    said.code(75).silent();
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    assert_eq!(queue.state("ok", "B"), "queued");
+    assert_eq!(queue.status("ok", "B")["reason"], "no_free_slot");
+
+    freezer.thaw();
+    eventually("the thawed process dies", || (!lives(exporter)).then_some(()));
+    queue.dispatch().code(0).silent();
+    assert_eq!(queue.state("ok", "B"), "ready");
+    assert_eq!(queue.status("slow", "A")["reason"], "would_not_die");
+    assert_eq!(queue.sql("SELECT count(*) FROM jobs WHERE token IS NOT NULL"), ["0"]);
+    queue.assert_quiet();
+}

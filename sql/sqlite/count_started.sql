@@ -1,5 +1,6 @@
--- How many jobs of a queue are started. :queue
+-- How many jobs of a queue take a slot: the started, and the failed whose processes do not die (they keep their token).
+-- :queue
 SELECT count(*)
 FROM jobs
-WHERE state = 1
+WHERE token IS NOT NULL
   AND queue = :queue

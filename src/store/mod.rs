@@ -209,7 +209,7 @@ pub trait Store {
     /// What each queue holds.
     fn tally(&self, now: DateTime<Utc>) -> Result<Vec<Tally>>;
 
-    /// How many jobs of a queue are started.
+    /// How many jobs of a queue take a slot: the started, and the failed whose processes do not die.
     fn count_started(&self, queue: &str) -> Result<u32>;
 
     /// How many queued jobs go before this one in its queue, counted to 1000.
