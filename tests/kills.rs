@@ -1,11 +1,10 @@
 //! Must-show 6: `kill -9` of worker, of exporter, of both, of everything, at random moments.
 
 use std::collections::BTreeSet;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::harness::{Process, Queue, kill, lives, since_epoch, text};
-use crate::scripts::add_format;
+use crate::scripts::{add_format, signal_together};
 
 /// How often something is killed.
 const ROUNDS: u32 = 200;
@@ -56,16 +55,9 @@ fn strike(queue: &Queue, chance: &mut Chance) -> Vec<String> {
         _ => all,
     };
     if !victims.is_empty() {
-        kill_together(&victims);
+        signal_together(&victims, "KILL");
     }
     victims.iter().filter_map(|process| variable(process, "EXPORT_QUEUE_TITLE")).map(str::to_owned).collect()
-}
-
-/// One call, so that the deaths fall together as they do when a machine or a unit goes down.
-fn kill_together(victims: &[Process]) {
-    let pids = victims.iter().map(|process| process.pid.to_string());
-    // Some are gone already, which is what was wanted.
-    let _ = Command::new("kill").arg("-KILL").args(pids).stderr(Stdio::null()).status();
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::harness::{PROGRAM, Queue, eventually, kill, lives, now, text};
-use crate::scripts::{add_format, alive, await_pids, held_locks, noted_pids, set_seconds};
+use crate::scripts::{add_format, alive, await_pids, held_locks, noted_pids, set_seconds, signal_together};
 
 /// Far above what any of these takes, far below what a wait for something lost would.
 const PROMPT: Duration = Duration::from_secs(20);
@@ -213,10 +213,9 @@ fn a_shutdown_that_reaches_exporters_too_is_not_the_books_failure() {
     await_pids(&queue, 1);
     // The exporter first: its worker sees a death by signal before it hears of the shutdown.
     let (exporters, workers) = (queue.exporters(), queue.workers());
-    for process in exporters.iter().chain(&workers) {
-        process.kill("TERM");
-    }
-    tick.signal("TERM");
+    let dispatchers = queue.processes().into_iter().filter(|process| process.pid == tick.pid());
+    let all: Vec<_> = exporters.into_iter().chain(workers).chain(dispatchers).collect();
+    signal_together(&all, "TERM");
     tick.wait().code(0).silent();
     assert_eq!(queue.state("alone", "A"), "queued");
     assert_eq!(column(&queue, "stops"), "1");

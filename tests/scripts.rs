@@ -2,11 +2,12 @@
 
 use std::fs::{self, File};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use fs2::FileExt;
 
-use crate::harness::{Queue, eventually, lives, make_executable, now};
+use crate::harness::{Process, Queue, eventually, lives, make_executable, now};
 
 /// Adds a format whose exporter is a bash script; `$output`, `$title`, `$SCRATCH` and `note FILE LINE` are at hand, `whole`
 /// writes a good file, and `is_alive PID` takes no zombie for a living process. `keys` are further lines of the format's table.
@@ -67,4 +68,11 @@ pub(crate) fn timed<T>(body: impl FnOnce() -> T) -> (T, Duration) {
     let start = now();
     let value = body();
     (value, start.elapsed())
+}
+
+/// Signals all of them in one call, so that it falls together as it does when a machine or a unit goes down.
+pub(crate) fn signal_together(processes: &[Process], signal: &str) {
+    let pids = processes.iter().map(|process| process.pid.to_string());
+    // Some are gone already, which is what was wanted.
+    let _ = Command::new("kill").arg(format!("-{signal}")).args(pids).stderr(Stdio::null()).status();
 }
