@@ -484,6 +484,23 @@ fn fetch_copies_a_ready_file_whole_to_a_file_or_standard_output() {
     queue.assert_quiet();
 }
 
+#[test]
+fn fetch_writes_through_links_and_pipes_and_leaves_them_there() {
+    let queue = Queue::new();
+    queue.request("ok", "A");
+    queue.dispatch().code(0).silent();
+    let (link, target, pipe) = (queue.path("link"), queue.path("target"), queue.path("pipe"));
+    std::os::unix::fs::symlink(&target, &link).expect("a link");
+    queue.run(["fetch", "A", "--output", link.to_str().expect("a path")]).code(0);
+    assert!(fs::symlink_metadata(&link).expect("the link").is_symlink(), "the link was replaced by a file");
+    assert_eq!(fs::read_to_string(&target).expect("its target"), "a good book: A\n");
+    call(Command::new("mkfifo").arg(&pipe)).code(0);
+    let reader = Command::new("cat").arg(&pipe).stdout(Stdio::piped()).spawn().expect("cat");
+    queue.run(["fetch", "A", "--output", pipe.to_str().expect("a path")]).code(0);
+    assert_eq!(reader.wait_with_output().expect("what was read").stdout, b"a good book: A\n");
+    queue.assert_quiet();
+}
+
 /// Calls of all commands that print.
 const PRINTING: &[&[&str]] = &[
     &["status", "A"],

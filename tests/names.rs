@@ -278,11 +278,7 @@ fn a_title_that_is_a_path_writes_only_into_the_cache() {
 fn a_language_font_or_format_that_is_a_path_is_refused() {
     let queue = Queue::new();
     for flag in ["--lang", "--font", "--format"] {
-        for value in ["../../x", "/etc/x", "a/b", "..", ".", "-x", "", " ", "a\nb", "a\0b".trim_end_matches("\0b"), "é"]
-        {
-            if value == "a" && flag != "--format" {
-                continue;
-            }
+        for value in ["../../x", "/etc/x", "a/b", "..", ".", "-x", "", " ", "a\nb", "é"] {
             for verb in ["request", "status"] {
                 let flag_and_value = format!("{flag}={value}");
                 let said = queue.run([verb, &flag_and_value, "--", "A"]).code(2);

@@ -123,12 +123,23 @@ pub(super) fn fetch(start: &Start, select: &Select, output: &Path) -> Result<Exi
             _ => Ok(Exit::Done),
         };
     }
-    copy_whole(&mut file, output).with_context(|| format!("writing {}", output.display()))?;
+    let copied = if is_replaceable(output) { copy_whole(&mut file, output) } else { copy_through(&mut file, output) };
+    copied.with_context(|| format!("writing {}", output.display()))?;
     Ok(print(start, &answer))
 }
 
 fn open_nofollow(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed()).open(path)
+}
+
+/// Whether a name is free or an ordinary file's. A link or a device (`/dev/stdout` is both) is written to and stays.
+fn is_replaceable(output: &Path) -> bool {
+    fs::symlink_metadata(output).map_or(true, |meta| meta.is_file())
+}
+
+fn copy_through(file: &mut File, output: &Path) -> io::Result<()> {
+    let mut target = OpenOptions::new().write(true).create(true).truncate(true).open(output)?;
+    io::copy(file, &mut target).map(drop)
 }
 
 fn copy_whole(file: &mut File, output: &Path) -> io::Result<()> {
