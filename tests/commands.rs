@@ -872,6 +872,25 @@ fn a_dry_dispatch_says_what_a_tick_would_do_and_does_nothing() {
 }
 
 #[test]
+fn a_worker_whose_slot_is_no_longer_in_force_ends_although_jobs_are_due() {
+    let queue = Queue::new();
+    fs::write(queue.path("S"), "3").expect("the seconds");
+    for title in ["A", "B", "C", "D"] {
+        queue.request("slow", title);
+    }
+    queue.run(["dispatch"]).code(0).silent();
+    eventually("two exporters run", || (queue.scratch("PIDS").len() == 2).then_some(()));
+    queue.reconfigure("slots = 2", "slots = 1");
+    eventually("two books are made and the third runs", || (queue.scratch("PIDS").len() == 3).then_some(()));
+    eventually("one worker is left", || (queue.workers().len() == 1).then_some(()));
+    assert_eq!(queue.state("slow", "D"), "queued", "it ended only when nothing was due");
+    for title in ["A", "B", "C", "D"] {
+        queue.await_state("slow", title, "ready");
+    }
+    queue.assert_quiet();
+}
+
+#[test]
 fn config_show_says_where_each_value_comes_from_and_hides_secrets() {
     let mut queue =
         Queue::with("[format.epub]\ncommand = [\"pandoc\", \"{output}\"]\nenv = { TOKEN = \"hush-hush\" }\n");
