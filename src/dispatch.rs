@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use chrono::{DateTime, Utc};
 use rustix::fs::inotify;
+use rustix::process::Signal;
 
 use crate::bind::{self, Home};
 use crate::clock;
@@ -19,6 +20,7 @@ use crate::exit::{Exit, exit_of};
 use crate::exporter;
 use crate::fault;
 use crate::gates;
+use crate::identity::Identity;
 use crate::layout::SlotName;
 use crate::lock;
 use crate::process;
@@ -41,6 +43,12 @@ const HOURLY: Duration = Duration::from_secs(3600);
 
 /// How many workers in a row may be killed before this dispatch starts no more.
 const MAX_KILLED: u32 = 10;
+
+/// How much longer than its exporter may take a worker has to end after a TERM.
+const STOP_MARGIN: Duration = Duration::from_secs(5);
+
+/// After how many signals a dispatch that waits kills workers that do not listen.
+const MAX_ASKED: u32 = 3;
 
 /// What a dispatch is asked to do.
 #[derive(Debug, Clone, Copy, Default)]
@@ -449,37 +457,49 @@ impl Dispatcher<'_> {
         }
     }
 
-    /// Whether a worker of ours, or a successor of one, is alive; what a dead worker left behind is not waited for.
-    fn has_children(&self) -> bool {
+    /// Workers of ours that are alive, and successors that came to us when those ended; what a dead worker left behind is
+    /// not among them.
+    fn living_workers(&mut self) -> Vec<Identity> {
         let me = process::myself().pid;
-        !self.workers.is_empty()
-            || process::descendants(me)
-                .iter()
-                .any(|child| child.parent == me && process::is_this_program(child.identity.pid))
+        let children = process::descendants(me).into_iter().filter(|child| child.parent == me);
+        let workers = children.map(|child| child.identity).filter(|child| process::is_this_program(child.pid));
+        let workers: Vec<_> = workers.collect();
+        self.workers.extend(workers.iter().map(|worker| worker.pid));
+        workers
     }
 
-    /// Passes a TERM on to the workers and waits for them; a further one hurries them.
+    fn has_children(&mut self) -> bool {
+        !self.living_workers().is_empty() || !self.workers.is_empty()
+    }
+
+    /// Passes a TERM on to the workers and waits for them; a further one hurries them. A worker that does not go in its
+    /// time, or after a third, is killed, and what it leaves is settled here.
     fn stop_workers(&mut self, stop: &Stop) -> Result<()> {
+        let until = clock::monotonic() + self.longest_grace() + recover::KILL_PATIENCE + STOP_MARGIN;
         let mut asked = 0;
+        let mut was_killed = false;
         loop {
             self.reap()?;
-            let me = process::myself().pid;
-            let children = process::descendants(me);
-            let is_worker = |pid: i32| process::is_this_program(pid);
-            let workers: Vec<_> =
-                children.iter().filter(|child| child.parent == me && is_worker(child.identity.pid)).collect();
+            let workers = self.living_workers();
             if workers.is_empty() {
-                return Ok(());
+                return if was_killed { self.recover() } else { Ok(()) };
             }
             let count = stop.count();
-            if count > asked {
+            if count >= MAX_ASKED || clock::monotonic() >= until {
+                was_killed = true;
+                workers.iter().for_each(|worker| drop(process::signal(*worker, Signal::KILL)));
+            } else if count > asked {
                 asked = count;
-                for worker in workers {
-                    process::signal(worker.identity, rustix::process::Signal::TERM);
-                }
+                workers.iter().for_each(|worker| drop(process::signal(*worker, Signal::TERM)));
             }
-            stop_pause(stop, asked);
+            stop_pause(stop, count);
         }
+    }
+
+    /// The longest time that any exporter has between TERM and KILL.
+    fn longest_grace(&self) -> Duration {
+        let graces = self.home.config.format.keys().map(|format| self.home.config.format_limits(format).kill_grace.0);
+        graces.max().unwrap_or_default()
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::io::{self, Write};
 
+use anyhow::{Context, Result};
 use chrono::{DateTime, SecondsFormat, Utc};
 use comfy_table::{Table, presets};
 use serde::Serialize;
@@ -14,10 +15,35 @@ use crate::job::{Job, Phase, Run};
 use crate::request::{Answer, Refused};
 use crate::store::Tally;
 
-/// Prints a line of data; false when nobody reads any more.
-pub fn say(text: &str) -> bool {
+/// Prints a line of data; false when nobody reads any more, which is no error.
+///
+/// # Errors
+/// The data cannot be written although somebody may want it: a full disk, say.
+pub fn say(text: &str) -> Result<bool> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{text}").and_then(|()| out.flush()).is_ok()
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if is_gone(&error) => Ok(false),
+        Err(error) => Err(error).context("writing to standard output"),
+    }
+}
+
+/// Prints lines of data until all are printed or nobody reads any more.
+///
+/// # Errors
+/// As [`say`].
+pub fn say_all(lines: impl IntoIterator<Item = String>) -> Result<()> {
+    for line in lines {
+        if !say(&line)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Whether an error says that standard output was closed.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::BrokenPipe || error.raw_os_error() == Some(rustix::io::Errno::BADF.raw_os_error())
 }
 
 /// A time as front ends read it.

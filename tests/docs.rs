@@ -6,13 +6,12 @@ use crate::harness::{PROGRAM, call};
 
 const README: &str = include_str!("../README.md");
 
-/// The commands of the interface.
+/// The commands of the interface that this version has.
 const COMMANDS: &[&str] = &[
     "init",
     "check",
     "config show",
     "request",
-    "request --batch",
     "status",
     "fetch",
     "dispatch",
@@ -24,20 +23,7 @@ const COMMANDS: &[&str] = &[
     "retry",
     "dismiss",
     "cancel",
-    "purge",
-    "pause",
-    "resume",
     "history",
-    "stats",
-    "health",
-    "metrics",
-    "deliveries",
-    "watch",
-    "nodes",
-    "migrate",
-    "serve",
-    "completions",
-    "man",
 ];
 
 /// The keys of the configuration, by section.

@@ -1,6 +1,7 @@
 //! All tests: one binary, one file per command and per flow.
 
 mod crash;
+mod docs;
 mod guards;
 mod harness;
 mod scripts;

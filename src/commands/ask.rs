@@ -66,7 +66,7 @@ fn read_title(path: &Path) -> Result<String> {
     Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
 }
 
-fn print(start: &Start, answer: &Answer) -> Exit {
+fn print(start: &Start, answer: &Answer) -> Result<Exit> {
     let text = if start.global.json {
         output::status_json(answer)
     } else if start.wants_color() {
@@ -74,8 +74,8 @@ fn print(start: &Start, answer: &Answer) -> Exit {
     } else {
         output::status_line(answer)
     };
-    output::say(&text);
-    answer.exit()
+    output::say(&text)?;
+    Ok(answer.exit())
 }
 
 fn await_final(start: &Start, home: &Home, answer: Answer, wait: Option<Duration>) -> Result<Answer> {
@@ -93,14 +93,14 @@ pub(super) fn request(start: &Start, select: &Select, wishes: Wishes, wait: Opti
     let home = start.home()?;
     let key = key_of(&home, select)?;
     let answer = request::request(&home, &key, wishes)?;
-    Ok(print(start, &await_final(start, &home, answer, wait)?))
+    print(start, &await_final(start, &home, answer, wait)?)
 }
 
 pub(super) fn status(start: &Start, select: &Select, wait: Option<Duration>) -> Result<Exit> {
     let home = start.home()?;
     let key = key_of(&home, select)?;
     let answer = request::status(&home, &key)?;
-    Ok(print(start, &await_final(start, &home, answer, wait)?))
+    print(start, &await_final(start, &home, answer, wait)?)
 }
 
 pub(super) fn fetch(start: &Start, select: &Select, output: &Path) -> Result<Exit> {
@@ -113,7 +113,7 @@ pub(super) fn fetch(start: &Start, select: &Select, output: &Path) -> Result<Exi
             start.tell(&output::status_line(&answer));
             return Ok(answer.exit());
         }
-        return Ok(print(start, &answer));
+        return print(start, &answer);
     };
     // Opened first: from here on the file stays whole, whatever becomes of its name.
     let mut file = open_nofollow(&facts.path).with_context(|| format!("opening {}", facts.path.display()))?;
@@ -125,7 +125,7 @@ pub(super) fn fetch(start: &Start, select: &Select, output: &Path) -> Result<Exi
     }
     let copied = if is_replaceable(output) { copy_whole(&mut file, output) } else { copy_through(&mut file, output) };
     copied.with_context(|| format!("writing {}", output.display()))?;
-    Ok(print(start, &answer))
+    print(start, &answer)
 }
 
 fn open_nofollow(path: &Path) -> io::Result<File> {
@@ -162,10 +162,10 @@ pub(super) fn explain(start: &Start, select: &Select) -> Result<Exit> {
     let lines = explanation(&home, &answer)?;
     if start.global.json {
         let status: serde_json::Value = serde_json::from_str(&output::status_json(&answer))?;
-        output::say(&serde_json::json!({"schema": 1, "status": status, "explanation": lines}).to_string());
+        output::say(&serde_json::json!({"schema": 1, "status": status, "explanation": lines}).to_string())?;
     } else {
-        output::say(&output::status_line(&answer));
-        lines.iter().all(|line| output::say(&format!("  {line}")));
+        output::say(&output::status_line(&answer))?;
+        output::say_all(lines.iter().map(|line| format!("  {line}")))?;
     }
     Ok(answer.exit())
 }
@@ -276,7 +276,7 @@ pub(super) fn log(start: &Start, select: &Select) -> Result<Exit> {
     home.refuse_others()?;
     let key = key_of(&home, select)?;
     let Some(store) = home.open_to_read()? else {
-        return Ok(print(start, &request::status(&home, &key)?));
+        return print(start, &request::status(&home, &key)?);
     };
     let filename = request::filename_of(&home, &key);
     let run = store.find(&filename)?.and_then(|job| job.last_run);
@@ -285,12 +285,12 @@ pub(super) fn log(start: &Start, select: &Select) -> Result<Exit> {
         Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         None => match store.history(Some(&filename), 1)?.pop() {
             Some(run) => run.detail.unwrap_or_default(),
-            None => return Ok(print(start, &request::status(&home, &key)?)),
+            None => return print(start, &request::status(&home, &key)?),
         },
     };
     for line in text.lines() {
         let line = line.replace('\t', "    ");
-        if !output::say(&exporter::plain(line.trim_end_matches('\r'))) {
+        if !output::say(&exporter::plain(line.trim_end_matches('\r')))? {
             break;
         }
     }
@@ -307,9 +307,9 @@ pub(super) fn retry(start: &Start, select: &Select) -> Result<Exit> {
     let key = key_of(&home, select)?;
     let answer = request::status(&home, &key)?;
     if answer.exit() != Exit::Failed {
-        return Ok(print(start, &answer));
+        return print(start, &answer);
     }
-    Ok(print(start, &request::request(&home, &key, Wishes { retry: true, refresh: false })?))
+    print(start, &request::request(&home, &key, Wishes { retry: true, refresh: false })?)
 }
 
 pub(super) fn dismiss(start: &Start, select: &Select) -> Result<Exit> {
@@ -354,10 +354,10 @@ pub(super) fn history(start: &Start, title: Option<String>, variant: &Variant, l
         None => Vec::new(),
     };
     if start.global.json {
-        runs.iter().all(|run| output::say(&output::run_json(run)));
+        output::say_all(runs.iter().map(output::run_json))?;
     } else if !runs.is_empty() {
         let header = ["ended", "outcome", "title", "lang", "format", "took", "size", "memory", "reason"];
-        output::say(&output::table(&header, runs.iter().map(output::run_row).collect()));
+        output::say(&output::table(&header, runs.iter().map(output::run_row).collect()))?;
     }
     Ok(Exit::Done)
 }

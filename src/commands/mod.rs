@@ -91,7 +91,8 @@ fn usage(error: &clap::Error, wants_json: bool) -> u8 {
     if wants_json {
         let text = error.to_string();
         let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        output::say(&output::error_json(Exit::Usage.code(), message));
+        // An error that cannot be told is still the exit code.
+        let _ = output::say(&output::error_json(Exit::Usage.code(), message));
     } else {
         let _ = error.print();
     }
@@ -102,7 +103,7 @@ fn complain(error: &anyhow::Error, wants_json: bool) -> Exit {
     let exit = exit_of(error);
     let message = crate::exporter::plain(&one_line(&format!("{error:#}")));
     if wants_json {
-        output::say(&output::error_json(exit.code(), &message));
+        let _ = output::say(&output::error_json(exit.code(), &message));
     } else {
         use std::io::Write;
         // Whoever closed standard error does not want to know.

@@ -19,7 +19,7 @@ pub(super) fn dispatch(start: &Start, for_time: Option<Duration>, wait: bool, dr
     let mut home = start.home()?;
     if dry_run {
         for line in dispatch::plan(&home)?.lines {
-            output::say(&line);
+            output::say(&line)?;
         }
         return Ok(Exit::Done);
     }
@@ -56,23 +56,23 @@ pub(super) fn sweep(
         report =
             Report { aged: 0, deleted: report.deleted + second.deleted, bytes: report.bytes + second.bytes, ..second };
     }
-    print_report(start, &report, dry_run);
+    print_report(start, &report, dry_run)?;
     Ok(if report.trouble.is_empty() && !report.left_over { Exit::Done } else { Exit::TryLater })
 }
 
-fn print_report(start: &Start, report: &Report, dry_run: bool) {
+fn print_report(start: &Start, report: &Report, dry_run: bool) -> Result<()> {
     if start.global.json {
         let object = serde_json::json!({
             "schema": 1, "dry_run": dry_run, "deleted": report.deleted, "bytes": report.bytes, "aged": report.aged,
             "trouble": report.trouble, "left_over": report.left_over,
         });
-        output::say(&object.to_string());
-        return;
+        output::say(&object.to_string())?;
+        return Ok(());
     }
     let verb = if dry_run { "would delete" } else { "deleted" };
-    output::say(&format!("{verb} {} files, {}", report.deleted, output::size(report.bytes)));
+    output::say(&format!("{verb} {} files, {}", report.deleted, output::size(report.bytes)))?;
     if dry_run && report.aged > 0 {
-        output::say(&format!("would take {} files out of ready and delete them one grace later", report.aged));
+        output::say(&format!("would take {} files out of ready and delete them one grace later", report.aged))?;
     }
     for trouble in &report.trouble {
         start.tell(trouble);
@@ -80,6 +80,7 @@ fn print_report(start: &Start, report: &Report, dry_run: bool) {
     if report.left_over {
         start.tell("the cache lock was busy for too long: the rest is left to the next sweep");
     }
+    Ok(())
 }
 
 pub(super) fn list(start: &Start, filter: &Filter) -> Result<Exit> {
@@ -89,11 +90,11 @@ pub(super) fn list(start: &Start, filter: &Filter) -> Result<Exit> {
     };
     let jobs = store.list(filter)?;
     if start.global.json {
-        jobs.iter().all(|job| output::say(&output::job_json(job)));
+        output::say_all(jobs.iter().map(output::job_json))?;
     } else if !jobs.is_empty() {
         let now = clock::now();
         let header = ["id", "state", "title", "lang", "format", "queue", "since", "note"];
-        output::say(&output::table(&header, jobs.iter().map(|job| output::job_row(job, now)).collect()));
+        output::say(&output::table(&header, jobs.iter().map(|job| output::job_row(job, now)).collect()))?;
     }
     Ok(Exit::Done)
 }
@@ -114,10 +115,10 @@ pub(super) fn queues(start: &Start) -> Result<Exit> {
         rows.push(QueueRow { tally, slots, paused: pause.map(|pause| pause.since), now });
     }
     if start.global.json {
-        rows.iter().all(|row| output::say(&row.json()));
+        output::say_all(rows.iter().map(QueueRow::json))?;
     } else {
         let header = ["queue", "queued", "due", "started", "failed", "slots", "state", "oldest"];
-        output::say(&output::table(&header, rows.iter().map(QueueRow::row).collect()));
+        output::say(&output::table(&header, rows.iter().map(QueueRow::row).collect()))?;
     }
     Ok(Exit::Done)
 }

@@ -139,10 +139,10 @@ pub(super) fn config(start: &Start, command: ConfigCommand) -> Result<Exit> {
     let loaded = start.load()?;
     if start.global.json {
         for (key, value, origin) in loaded.origin.rows(&loaded.config) {
-            output::say(&serde_json::json!({"schema": 1, "key": key, "value": value, "origin": origin}).to_string());
+            output::say(&serde_json::json!({"schema": 1, "key": key, "value": value, "origin": origin}).to_string())?;
         }
     } else {
-        output::say(config::show(&loaded, origin).trim_end());
+        output::say(config::show(&loaded, origin).trim_end())?;
     }
     Ok(Exit::Done)
 }
@@ -153,17 +153,17 @@ pub(super) fn check(start: &Start) -> Result<Exit> {
         Ok(loaded) => loaded,
         Err(error) => {
             report.fail("configuration", &error);
-            return Ok(print_check(start, &report));
+            return print_check(start, &report);
         }
     };
     check::before_change_of_user(&loaded, &mut report);
     bind::become_owner(&loaded.config)?;
     let home = Home::of(loaded.config, loaded.path)?;
     check::check(&home, &mut report);
-    Ok(print_check(start, &report))
+    print_check(start, &report)
 }
 
-fn print_check(start: &Start, report: &check::Report) -> Exit {
+fn print_check(start: &Start, report: &check::Report) -> Result<Exit> {
     for line in &report.lines {
         let text = if start.global.json {
             serde_json::json!({"schema": 1, "result": line.grade.text(), "about": line.about, "message": line.message})
@@ -171,7 +171,7 @@ fn print_check(start: &Start, report: &check::Report) -> Exit {
         } else {
             format!("{:4}  {}: {}", line.grade.text(), line.about, crate::exporter::plain(&line.message))
         };
-        output::say(&text);
+        output::say(&text)?;
     }
-    report.exit()
+    Ok(report.exit())
 }
