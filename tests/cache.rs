@@ -164,6 +164,7 @@ fn a_worker_killed_after_publishing_costs_no_second_export() {
     for worker in queue.workers() {
         worker.slay();
     }
+    eventually("the worker is dead", || queue.workers().is_empty().then_some(()));
     queue.set("EXPORT_QUEUE_FAULT", "");
     assert_eq!(queue.state("ok", "A"), "ready");
     queue.dispatch().code(0).silent();
