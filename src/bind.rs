@@ -164,7 +164,9 @@ impl Home {
     /// Another user's queue (77), or something that does not belong together (78).
     pub fn open_as_owner(&self) -> Result<Sqlite> {
         self.refuse_others()?;
-        if !self.is_set_up() || !self.layout.marker().exists() || !self.layout.work().exists() {
+        let layout = &self.layout;
+        let parts = [layout.queue_id(), layout.marker(), layout.work(), layout.slots(), layout.logs(), layout.poke()];
+        if !parts.iter().all(|part| part.exists()) {
             self.set_up()?;
         }
         let store = self.open_bound()?;

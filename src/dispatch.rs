@@ -160,7 +160,7 @@ pub fn plan(home: &Home) -> Result<Plan> {
         plan.lines.push(format!("queue {queue}: {format} waits: {obstacle}"));
     }
     if let Some(before) = home.cache.policy.due_before(now) {
-        plan.lines.push(format!("sweep {} files", store.due_files(before, now, 100_000)?.len()));
+        plan.lines.push(format!("sweep {} files", store.due_files(before, now, (0, 100_000))?.len()));
     }
     Ok(plan)
 }
@@ -379,8 +379,13 @@ impl Dispatcher<'_> {
     }
 
     fn report(&mut self, report: &sweep::Report) {
-        for trouble in &report.trouble {
-            self.find(Exit::TryLater, format!("sweeping: {trouble}"));
+        // One line, however many files resist: cron mails it.
+        if let Some(first) = report.trouble.first() {
+            let more = match report.trouble.len() - 1 {
+                0 => String::new(),
+                more => format!(" (and {more} more)"),
+            };
+            self.find(Exit::TryLater, format!("sweeping: {first}{more}"));
         }
     }
 
@@ -487,10 +492,10 @@ impl Dispatcher<'_> {
             let count = stop.count();
             if count >= MAX_ASKED || clock::monotonic() >= until {
                 was_killed = true;
-                workers.iter().for_each(|worker| drop(process::signal(*worker, Signal::KILL)));
+                signal_all(&workers, Signal::KILL);
             } else if count > asked {
                 asked = count;
-                workers.iter().for_each(|worker| drop(process::signal(*worker, Signal::TERM)));
+                signal_all(&workers, Signal::TERM);
             }
             stop_pause(stop, count);
         }
@@ -500,6 +505,13 @@ impl Dispatcher<'_> {
     fn longest_grace(&self) -> Duration {
         let graces = self.home.config.format.keys().map(|format| self.home.config.format_limits(format).kill_grace.0);
         graces.max().unwrap_or_default()
+    }
+}
+
+fn signal_all(workers: &[Identity], signal: Signal) {
+    for worker in workers {
+        // One that is gone is what was wanted.
+        process::signal(*worker, signal);
     }
 }
 

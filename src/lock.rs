@@ -196,9 +196,9 @@ impl Held {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn announce(&self, boot: String) -> io::Result<()> {
+    pub fn announce(&self, record: Record) -> io::Result<()> {
         *self.inner.lock_record() = None;
-        self.inner.write(Some(&Record { boot, beat: beat_now(), ..Record::default() }))
+        self.inner.write(Some(&Record { holder: None, beat: beat_now(), ..record }))
     }
 
     /// Blanks the record and lets go of the lock.

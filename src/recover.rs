@@ -20,11 +20,12 @@ use crate::bind::{self, Home};
 use crate::clock;
 use crate::fault;
 use crate::identity::Identity;
-use crate::job::{Failure, Job, Outcome, Phase, State};
-use crate::lock::{self, Held, Reading, SILENCE};
+use crate::job::{Failure, Job, Outcome, Phase};
+use crate::layout::SlotName;
+use crate::lock::{self, Held, Reading, Record, SILENCE};
 use crate::process::{self, Trace};
 use crate::rules::{self, Bounds, Fate};
-use crate::store::{Again, FailureNote, Filter, Store};
+use crate::store::{Again, FailureNote, Store};
 
 /// How long processes may take to go after KILL.
 pub const KILL_PATIENCE: Duration = Duration::from_secs(10);
@@ -144,7 +145,7 @@ pub fn bounds(home: &Home) -> Bounds {
 /// The database or a slot file cannot be used.
 pub fn recover_strays(home: &Home, store: &mut dyn Store) -> Result<()> {
     // Rows first, records second: a worker writes its record before it claims.
-    let started = store.list(&Filter { state: Some(State::Started), ..Filter::default() })?;
+    let started = store.started()?;
     if started.is_empty() {
         return Ok(());
     }
@@ -153,7 +154,12 @@ pub fn recover_strays(home: &Home, store: &mut dyn Store) -> Result<()> {
         Phase::Started { token, .. } => known.contains_key(token),
         Phase::Queued { .. } | Phase::Failed { .. } => true,
     };
-    let strays: Vec<Job> = started.into_iter().filter(|job| !is_known(job, &known)).collect();
+    let mut strays = Vec::new();
+    for job in started.into_iter().filter(|job| !is_known(job, &known)) {
+        // A run that was settled between the two readings is no stray.
+        let row = job.last_run.as_deref().map(|token| store.find_by_token(token)).transpose()?.flatten();
+        strays.extend(row);
+    }
     if strays.is_empty() {
         return Ok(());
     }
@@ -161,7 +167,7 @@ pub fn recover_strays(home: &Home, store: &mut dyn Store) -> Result<()> {
     thread::sleep(SECOND_LOOK);
     let known = signed_tokens(home)?;
     for job in strays.into_iter().filter(|job| !is_known(job, &known)) {
-        let Phase::Started { token, worker, .. } = &job.phase else {
+        let Phase::Started { token, worker, slot, .. } = &job.phase else {
             continue;
         };
         if store.find_by_token(token)?.is_none() {
@@ -170,9 +176,20 @@ pub fn recover_strays(home: &Home, store: &mut dyn Store) -> Result<()> {
         if let Ok(worker) = worker.parse::<Identity>() {
             process::signal(worker, Signal::KILL);
         }
-        settle_run(home, store, token, None)?;
+        if let Recovered::Undead(_) = settle_run(home, store, token, None)? {
+            keep_taken(home, slot, token)?;
+        }
     }
     Ok(())
+}
+
+/// A slot whose file was replaced stays taken for the processes that do not die: its new file names their run.
+fn keep_taken(home: &Home, slot: &str, token: &str) -> Result<()> {
+    let path = home.layout.slots().join(slot);
+    let Some(held) = SlotName::from_path(&path).map(|_| lock::try_take(&path)).transpose()?.flatten() else {
+        return Ok(());
+    };
+    Ok(held.announce(Record { boot: process::boot_id(), token: Some(token.to_owned()), ..Record::default() })?)
 }
 
 /// The tokens in all slot files, with their slot file's path.

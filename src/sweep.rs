@@ -89,45 +89,53 @@ pub fn by_index(home: &Home, store: &mut dyn Store, now: DateTime<Utc>) -> Resul
         return Ok(report);
     };
     let needed = needed(store)?;
-    let mut spared = 0;
+    // What is spared or resists stays in the index and is stepped over.
+    let mut skip = 0;
     loop {
-        let page = store.due_files(before, now, PAGE)?;
-        let mut batch = Vec::with_capacity(BATCH);
-        let mut gone = Vec::new();
-        let mut moved = 0;
-        for filename in &page {
-            match home.cache.find(filename)? {
-                None => gone.push(filename.clone()),
-                Some(file) => match plan(home, &needed, Wish::default(), &file, now) {
-                    Action::Keep => {
-                        // Younger than its run says, or spared: either way not due by the index any more.
-                        if file.dates.modified >= before {
-                            store.still_there(filename, file.dates.modified)?;
-                            moved += 1;
-                        } else {
-                            spared += 1;
-                        }
-                    }
-                    action => batch.push((file, action)),
-                },
-            }
-        }
-        store.swept(&gone)?;
-        let planned = batch.len();
-        while !batch.is_empty() {
-            let rest = batch.split_off(batch.len().min(BATCH));
-            if !take(home, store, &mut batch, &mut report, now)? {
-                return Ok(report);
-            }
-            batch = rest;
-        }
-        let progress = gone.len() + planned + moved;
-        // What resists stays at the head of the index: the rest is left to the next tick and the hourly walk.
-        let is_stuck = progress == 0 || spared > PAGE as usize || !report.trouble.is_empty();
-        if page.len() < PAGE as usize || is_stuck {
+        let page = store.due_files(before, now, (skip, PAGE))?;
+        let trouble_before = report.trouble.len();
+        let Some(spared) = take_page(home, store, &needed, &page, &mut report, now)? else {
+            return Ok(report);
+        };
+        let resisting = u32::try_from(report.trouble.len() - trouble_before).unwrap_or(u32::MAX);
+        skip = skip.saturating_add(spared).saturating_add(resisting);
+        if page.len() < PAGE as usize {
             return Ok(report);
         }
     }
+}
+
+/// Takes one page of due files; gives back how many were spared, or `None` when the lock was not to be had.
+fn take_page(
+    home: &Home,
+    store: &mut dyn Store,
+    needed: &Needed,
+    page: &[String],
+    report: &mut Report,
+    now: DateTime<Utc>,
+) -> Result<Option<u32>> {
+    let before = home.cache.policy.due_before(now).unwrap_or_default();
+    let (mut due, mut gone, mut spared) = (Vec::new(), Vec::new(), 0);
+    for filename in page {
+        match home.cache.find(filename)? {
+            None => gone.push(filename.clone()),
+            Some(file) => match plan(home, needed, Wish::default(), &file, now) {
+                // Younger than its run says: a later run was lost.
+                Action::Keep if file.dates.modified >= before => store.still_there(filename, file.dates.modified)?,
+                Action::Keep => spared += 1,
+                action => due.push((file, action)),
+            },
+        }
+    }
+    store.swept(&gone)?;
+    while !due.is_empty() {
+        let rest = due.split_off(due.len().min(BATCH));
+        if !take(home, store, &mut due, report, now)? {
+            return Ok(None);
+        }
+        due = rest;
+    }
+    Ok(Some(spared))
 }
 
 fn count(report: &mut Report, file: &Facts, action: Action) {

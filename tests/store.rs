@@ -609,22 +609,26 @@ fn files_due_for_sweeping_are_found_until_they_are_gone(store: &mut dyn Store) {
     publish(store, "A", at(10));
     publish(store, "B", at(20));
     publish(store, "C", at(30));
-    assert!(store.due_files(at(10), at(40), 9).unwrap().is_empty());
-    assert_eq!(store.due_files(at(30), at(40), 9).unwrap(), [name("A"), name("B")]);
-    assert_eq!(store.due_files(at(30), at(40), 1).unwrap(), [name("A")]);
+    assert!(store.due_files(at(10), at(40), (0, 9)).unwrap().is_empty());
+    assert_eq!(store.due_files(at(30), at(40), (0, 9)).unwrap(), [name("A"), name("B")]);
+    assert_eq!(store.due_files(at(30), at(40), (0, 1)).unwrap(), [name("A")]);
     store.still_there(&name("A"), at(25)).unwrap();
-    assert_eq!(store.due_files(at(25), at(40), 9).unwrap(), [name("B")], "younger than its run says");
+    assert_eq!(store.due_files(at(25), at(40), (0, 9)).unwrap(), [name("B")], "younger than its run says");
     store.swept(&[name("B"), name("nobody's")]).unwrap();
     store.swept(&[]).unwrap();
-    assert_eq!(store.due_files(at(31), at(40), 9).unwrap(), [name("A"), name("C")]);
-    assert_eq!(store.due_files(at(0), at(-31), 9).unwrap(), [name("C")], "from a clock that was wrong by a minute");
+    assert_eq!(store.due_files(at(31), at(40), (0, 9)).unwrap(), [name("A"), name("C")]);
+    assert_eq!(
+        store.due_files(at(0), at(-31), (0, 9)).unwrap(),
+        [name("C")],
+        "from a clock that was wrong by a minute"
+    );
 }
 
 fn a_later_run_speaks_for_the_file(store: &mut dyn Store) {
     publish(store, "A", at(10));
     publish(store, "A", at(20));
-    assert!(store.due_files(at(15), at(40), 9).unwrap().is_empty());
-    assert_eq!(store.due_files(at(21), at(40), 9).unwrap(), [name("A")]);
+    assert!(store.due_files(at(15), at(40), (0, 9)).unwrap().is_empty());
+    assert_eq!(store.due_files(at(21), at(40), (0, 9)).unwrap(), [name("A")]);
     let runs = store.history(Some("A.epub"), 9).unwrap();
     assert_eq!(runs.iter().map(|run| run.finished_at).collect::<Vec<_>>(), [at(20), at(10)], "the latest first");
     assert_eq!(store.history(Some("A.epub"), 1).unwrap().len(), 1);

@@ -317,7 +317,7 @@ pub(super) fn dismiss(start: &Start, select: &Select) -> Result<Exit> {
     let key = key_of(&home, select)?;
     let dismissed = open_to_change(&home)?.dismiss(&request::filename_of(&home, &key))?;
     let answer = request::status(&home, &key)?;
-    print(start, &answer);
+    print(start, &answer)?;
     Ok(if dismissed { Exit::Done } else { answer.exit() })
 }
 
@@ -337,7 +337,7 @@ pub(super) fn cancel(start: &Start, select: &Select, client: Option<&str>, force
         }
         Cancelled::NotLive => request::status(&home, &key)?.exit(),
     };
-    print(start, &request::status(&home, &key)?);
+    print(start, &request::status(&home, &key)?)?;
     Ok(exit)
 }
 

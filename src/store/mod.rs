@@ -206,6 +206,9 @@ pub trait Store {
     /// Jobs, in the order in which they would start.
     fn list(&self, filter: &Filter) -> Result<Vec<Job>>;
 
+    /// Started jobs, in no order.
+    fn started(&self) -> Result<Vec<Job>>;
+
     /// What each queue holds.
     fn tally(&self, now: DateTime<Utc>) -> Result<Vec<Tally>>;
 
@@ -260,8 +263,8 @@ pub trait Store {
     /// Base files that live jobs may still use, and since when those must have been published.
     fn needed_bases(&self) -> Result<Vec<(String, DateTime<Utc>)>>;
 
-    /// Files published before then that nobody has seen gone.
-    fn due_files(&self, before: DateTime<Utc>, now: DateTime<Utc>, limit: u32) -> Result<Vec<String>>;
+    /// Files published before then that nobody has seen gone, oldest first: `page.1` of them after the first `page.0`.
+    fn due_files(&self, before: DateTime<Utc>, now: DateTime<Utc>, page: (u32, u32)) -> Result<Vec<String>>;
 
     /// Notes that these files are gone.
     fn swept(&mut self, filenames: &[String]) -> Result<()>;

@@ -193,6 +193,16 @@ fn one_job(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)]) -> Resul
     rows.next()?.map(rows::job).transpose()
 }
 
+fn jobs(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)]) -> Result<Vec<Job>> {
+    let mut statement = conn.prepare(sql)?;
+    let mut rows = statement.query(params)?;
+    let mut jobs = Vec::new();
+    while let Some(row) = rows.next()? {
+        jobs.push(rows::job(row)?);
+    }
+    Ok(jobs)
+}
+
 fn find(conn: &Connection, filename: &str) -> Result<Option<Job>> {
     one_job(conn, sql!("find_by_filename"), named_params! {":filename": filename})
 }
@@ -381,18 +391,15 @@ impl Store for Sqlite {
     }
 
     fn list(&self, filter: &Filter) -> Result<Vec<Job>> {
-        self.read(|conn| {
-            let mut statement = conn.prepare(sql!("list"))?;
-            let mut rows = statement.query(named_params! {
-                ":state": filter.state.map(crate::job::State::number), ":queue": filter.queue, ":format": filter.format,
-                ":limit": filter.limit.map_or(-1, i64::from),
-            })?;
-            let mut jobs = Vec::new();
-            while let Some(row) = rows.next()? {
-                jobs.push(rows::job(row)?);
-            }
-            Ok(jobs)
-        })
+        let params = named_params! {
+            ":state": filter.state.map(crate::job::State::number), ":queue": filter.queue, ":format": filter.format,
+            ":limit": filter.limit.map_or(-1, i64::from),
+        };
+        self.read(|conn| jobs(conn, sql!("list"), params))
+    }
+
+    fn started(&self) -> Result<Vec<Job>> {
+        self.read(|conn| jobs(conn, sql!("started"), &[]))
     }
 
     fn tally(&self, now: DateTime<Utc>) -> Result<Vec<Tally>> {
@@ -581,11 +588,13 @@ impl Store for Sqlite {
         })
     }
 
-    fn due_files(&self, before: DateTime<Utc>, now: DateTime<Utc>, limit: u32) -> Result<Vec<String>> {
+    fn due_files(&self, before: DateTime<Utc>, now: DateTime<Utc>, (skip, limit): (u32, u32)) -> Result<Vec<String>> {
         self.read(|conn| {
             let mut statement = conn.prepare(sql!("due_files"))?;
             let horizon = millis(now) + 60_000;
-            let params = named_params! {":before": millis(before), ":horizon": horizon, ":limit": limit};
+            let params = named_params! {
+                ":before": millis(before), ":horizon": horizon, ":skip": skip, ":limit": limit,
+            };
             let rows = statement.query_map(params, |row| row.get(0))?;
             Ok(rows.collect::<Result<_, _>>()?)
         })

@@ -112,7 +112,7 @@ fn hand_over(home: &Home, slot: Held, name: &SlotName) -> Result<Exit> {
 /// # Errors
 /// This program cannot be started.
 pub fn spawn(home: &Home, slot: &Held, name: &SlotName) -> Result<std::process::Child> {
-    slot.announce(process::boot_id())?;
+    slot.announce(Record { boot: process::boot_id(), ..Record::default() })?;
     fault::point("dispatch.before_spawn")?;
     let program = std::env::current_exe().context("finding this program")?;
     let renewed = program.to_string_lossy().strip_suffix(" (deleted)").map(std::path::PathBuf::from);
