@@ -260,8 +260,15 @@ fn without_a_configuration_every_command_ends_with_78_and_says_where_it_looked()
         };
         let missing = home.path().join("missing.toml");
         let said = run(&["--config", missing.to_str().expect("a path")]).code(78);
-        assert!(said.err.contains("missing.toml") && said.err.lines().count() == 1, "{said:?}");
-        assert_error(&run(&["--json", "--config", missing.to_str().expect("a path")]), 78);
+        // `check` reports what it finds as data.
+        let told = if verb == ["check"] { &said.out } else { &said.err };
+        assert!(told.contains("missing.toml") && told.lines().count() == 1, "{said:?}");
+        let said = run(&["--json", "--config", missing.to_str().expect("a path")]);
+        if verb == ["check"] {
+            assert_eq!(said.code(78).json()["result"], "fail");
+        } else {
+            assert_error(&said, 78);
+        }
     }
     assert_eq!(fs::read_dir(home.path()).expect("a directory").count(), 0, "something was made");
 }
@@ -944,10 +951,10 @@ fn check_says_ok_where_all_is_well_and_warns_without_a_dispatcher() {
 fn check_fails_with_78_on_a_configuration_that_cannot_work() {
     let queue = Queue::with("[format.bad]\ncommand = [\"sh\", \"/srv/{title}.md\", \"{output}\"]\n");
     let said = queue.run(["check"]).code(78);
-    assert!(said.err.contains("{title:path}"), "{}", said.err);
+    assert!(said.out.contains("{title:path}"), "{}", said.out);
     let queue = Queue::with("[format.bad]\ncommand = [\"sh\", \"{titel}\", \"{output}\"]\n");
     let said = queue.run(["check"]).code(78);
-    assert!(said.err.contains("titel") && said.err.contains("title"), "{}", said.err);
+    assert!(said.out.contains("titel") && said.out.contains("title"), "{}", said.out);
 }
 
 #[test]

@@ -424,7 +424,7 @@ fn without_its_lock_file_nothing_is_done() {
         for (kind, make) in kinds {
             let _ = fs::remove_file(&path);
             // What has been told is told again only after an hour.
-            let _ = fs::remove_file(queue.path("state/findings.json"));
+            let _ = fs::remove_file(queue.path("state/logs/findings.json"));
             make();
             if kind == "of root" {
                 house.open_up(&path, 0o600);

@@ -396,7 +396,7 @@ fn a_dispatcher_is_not_ended_for_the_worker_that_it_handed_a_slot() {
     assert!(!worker.lives());
     assert!(!patient.is_over() || patient.wait().code == 0, "the dispatcher was killed");
     queue.dispatch().code(0);
-    assert_eq!(queue.state("ok", "A"), "ready");
+    queue.await_state("ok", "A", "ready");
     queue.assert_quiet();
 }
 
@@ -444,9 +444,9 @@ fn a_cache_lock_that_was_seen_free_is_no_longer_suspected() {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("the boot's id");
     let lock = queue.path("cache/.lock").display().to_string();
     let suspects = json!({"boot": boot.trim(), "seen": {&lock: ["Blank", 0]}});
-    fs::write(queue.path("state/suspects.json"), suspects.to_string()).expect("the note can be written");
+    fs::write(queue.path("state/logs/suspects.json"), suspects.to_string()).expect("the note can be written");
     queue.run(["dispatch"]).code(0).silent();
-    let left = fs::read_to_string(queue.path("state/suspects.json")).expect("the note");
+    let left = fs::read_to_string(queue.path("state/logs/suspects.json")).expect("the note");
     assert!(!left.contains(&lock), "{left}");
     queue.assert_quiet();
 }

@@ -10,6 +10,7 @@
 pub mod migrate;
 mod rows;
 pub mod sqlite;
+mod trouble;
 
 use std::time::Duration;
 

@@ -11,16 +11,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use chrono::{DateTime, Utc};
-use rusqlite::{
-    Connection, ErrorCode, OpenFlags, OptionalExtension, ToSql, Transaction, TransactionBehavior, ffi, named_params,
-};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, ToSql, Transaction, TransactionBehavior, ffi, named_params};
 
+use super::trouble::explain;
 use super::{
     Again, Ask, Cancelled, Claim, FailureNote, Filter, Pause, QueueBounds, Requested, Settled, Store, Tally, migrate,
     rows,
 };
 use crate::clock::from_millis;
-use crate::exit::{Exit, Refusal};
+use crate::exit::Refusal;
 use crate::fault;
 use crate::job::{Job, Outcome, Phase, Run};
 use crate::rules::{self, HORIZON, Step};
@@ -132,44 +131,6 @@ fn keep_wal(conn: &Connection) -> Result<()> {
 fn lost(path: &Path) -> anyhow::Error {
     let path = path.display();
     Refusal::config(format!("{path} is not a usable database: it is empty; recover with `export-queue init --adopt`"))
-}
-
-/// Gives an SQLite error the exit code and the words that it deserves; other errors stay as they are.
-fn explain(path: &Path, error: anyhow::Error) -> anyhow::Error {
-    let at = path.display();
-    if let Some(refusal) = error.downcast_ref::<Refusal>() {
-        return Refusal::with(refusal.exit, format!("{at}: {}", refusal.message));
-    }
-    let Some(sqlite) = error.chain().find_map(|cause| cause.downcast_ref::<rusqlite::Error>()) else {
-        return error;
-    };
-    let Some(code) = sqlite.sqlite_error_code() else {
-        return error.context(format!("using {at}"));
-    };
-    let (exit, words) = match code {
-        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => {
-            (Exit::TryLater, "the database is busy; try again later")
-        }
-        ErrorCode::DiskFull => (Exit::TryLater, "the disk is full"),
-        ErrorCode::SystemIoFailure => (Exit::TryLater, "the disk does not answer as it should"),
-        ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => {
-            (Exit::Config, "is not a usable database; recover with `export-queue init --adopt` (files stay served)")
-        }
-        ErrorCode::ReadOnly | ErrorCode::PermissionDenied => {
-            (Exit::NotPermitted, "may not be written by this user: join the group of the state directory")
-        }
-        ErrorCode::CannotOpen if is_forbidden(path) => {
-            (Exit::NotPermitted, "cannot be opened: is this user in the group of the state directory?")
-        }
-        ErrorCode::CannotOpen => (Exit::TryLater, "cannot be opened now"),
-        _ => return error.context(format!("using {at}")),
-    };
-    Refusal::with(exit, format!("{at}: {words} ({sqlite})"))
-}
-
-fn is_forbidden(path: &Path) -> bool {
-    let opened = std::fs::OpenOptions::new().read(true).write(true).open(path);
-    opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 fn millis(time: DateTime<Utc>) -> i64 {

@@ -264,7 +264,7 @@ impl Queue {
 
     /// Runs an SQL statement on the database (as a test's own hand, behind the program's back).
     pub(crate) fn sql(&self, sql: &str) -> Vec<String> {
-        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE | rusqlite::OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE | rusqlite::OpenFlags::SQLITE_OPEN_CREATE;
         let path = self.path("state/queue.db");
         let conn = rusqlite::Connection::open_with_flags(path, flags).expect("the database opens");
         conn.busy_timeout(Duration::from_secs(10)).expect("a timeout");

@@ -1,0 +1,45 @@
+//! What an SQLite error means for the caller: an exit code, and words that name the file and the mend.
+
+use std::path::Path;
+
+use rusqlite::ErrorCode;
+
+use crate::exit::{Exit, Refusal};
+
+/// Gives an SQLite error the exit code and the words that it deserves; other errors stay as they are.
+pub(super) fn explain(path: &Path, error: anyhow::Error) -> anyhow::Error {
+    let at = path.display();
+    if let Some(refusal) = error.downcast_ref::<Refusal>() {
+        return Refusal::with(refusal.exit, format!("{at}: {}", refusal.message));
+    }
+    let Some(sqlite) = error.chain().find_map(|cause| cause.downcast_ref::<rusqlite::Error>()) else {
+        return error;
+    };
+    let Some(code) = sqlite.sqlite_error_code() else {
+        return error.context(format!("using {at}"));
+    };
+    let (exit, words) = match code {
+        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => {
+            (Exit::TryLater, "the database is busy; try again later")
+        }
+        ErrorCode::DiskFull => (Exit::TryLater, "the disk is full"),
+        ErrorCode::SystemIoFailure => (Exit::TryLater, "the disk does not answer as it should"),
+        ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => {
+            (Exit::Config, "is not a usable database; recover with `export-queue init --adopt` (files stay served)")
+        }
+        ErrorCode::ReadOnly | ErrorCode::PermissionDenied => {
+            (Exit::NotPermitted, "may not be written by this user: join the group of the state directory")
+        }
+        ErrorCode::CannotOpen if is_forbidden(path) => {
+            (Exit::NotPermitted, "cannot be opened: is this user in the group of the state directory?")
+        }
+        ErrorCode::CannotOpen => (Exit::TryLater, "cannot be opened now"),
+        _ => return error.context(format!("using {at}")),
+    };
+    Refusal::with(exit, format!("{at}: {words} ({sqlite})"))
+}
+
+fn is_forbidden(path: &Path) -> bool {
+    let opened = std::fs::OpenOptions::new().read(true).write(true).open(path);
+    opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+}
