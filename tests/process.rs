@@ -520,7 +520,7 @@ fn what_does_not_die_with_its_worker_keeps_its_slot_until_it_is_gone() {
     queue.run(["dispatch"]).code(0).silent();
     let exporter = await_pids(&queue, 1)[0];
     freezer.freeze(exporter);
-    queue.workers()[0].kill("KILL");
+    queue.workers()[0].slay();
     queue.request("ok", "B");
     let said = queue.dispatch().code(75);
     assert!(said.err.contains(&format!("KILL does not end process {exporter}")), "{said:?}");

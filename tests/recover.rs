@@ -31,7 +31,7 @@ fn kill_all(queue: &Queue) {
     eventually("all are gone", || {
         let processes = queue.processes();
         for process in &processes {
-            process.kill("KILL");
+            process.slay();
         }
         processes.is_empty().then_some(())
     });
@@ -74,7 +74,7 @@ fn an_exporter_that_outlives_its_worker_is_ended_before_the_next_one_starts() {
     let queue = started_with(ALONE);
     queue.run(["dispatch"]).code(0).silent();
     let exporter = await_pids(&queue, 1)[0];
-    queue.workers()[0].kill("KILL");
+    queue.workers()[0].slay();
     eventually("the worker is gone", || queue.workers().is_empty().then_some(()));
     assert!(lives(exporter), "it is to outlive its worker");
     set_seconds(&queue, "0");
@@ -92,7 +92,7 @@ fn a_patient_dispatcher_settles_what_its_killed_worker_left_at_once() {
     let tick = queue.spawn(["dispatch", "--wait"]);
     await_pids(&queue, 1);
     set_seconds(&queue, "0");
-    queue.workers()[0].kill("KILL");
+    queue.workers()[0].slay();
     tick.wait().code(0).silent();
     assert_eq!(queue.state("alone", "A"), "ready");
     assert_eq!(queue.scratch("BESIDE"), Vec::<String>::new());
@@ -499,7 +499,7 @@ fn a_cancel_that_comes_while_the_worker_dies_is_kept() {
     let worker = queue.workers()[0].clone();
     worker.kill("STOP");
     queue.run(["cancel", "--format", "alone", "A"]).code(0);
-    worker.kill("KILL");
+    worker.slay();
     queue.dispatch().code(0).silent();
     let status = queue.status("alone", "A");
     assert_eq!((&status["state"], &status["reason"]), (&json!("failed_unknown"), &json!("cancelled")));
