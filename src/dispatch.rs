@@ -221,8 +221,10 @@ impl Dispatcher<'_> {
         if age_of(&self.home.layout.walked(), now)?.is_none_or(|age| age >= HOURLY) {
             self.step("walking the cache", |this| this.hourly(now))?;
         }
-        fault::point("dispatch.before_touch")?;
-        touch(&self.home.layout.tick(), now)
+        self.step("noting the tick", |this| {
+            fault::point("dispatch.before_touch")?;
+            touch(&this.home.layout.tick(), now)
+        })
     }
 
     /// Does a step whose trouble is told and does not end the tick, unless the database itself is unusable.

@@ -97,9 +97,30 @@ pub fn signal(process: Identity, signal: Signal) -> bool {
     is_alive(process) && pidfd_send_signal(&pidfd, signal).is_ok()
 }
 
-/// Every process that descends from `root`, itself not included.
+/// Every process that descends from `root`, itself not included. A process that is born or loses its parent meanwhile may be
+/// missed; whoever needs all of them looks again.
 pub fn descendants(root: i32) -> Vec<Stat> {
-    closure(&all(), HashSet::from([root]))
+    // Not every kernel lists children (`CONFIG_PROC_CHILDREN`); without the list all processes are looked at.
+    if !Path::new("/proc/self/task").join(myself().pid.to_string()).join("children").exists() {
+        return closure(&all(), HashSet::from([root]));
+    }
+    let mut found = Vec::new();
+    let mut parents = vec![root];
+    while let Some(parent) = parents.pop() {
+        let children = children(parent);
+        parents.extend(&children);
+        found.extend(children.into_iter().filter_map(stat));
+    }
+    found
+}
+
+/// The children of all threads of a process (`/proc/PID/task/TID/children`).
+fn children(pid: i32) -> Vec<i32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>())
+        .collect()
 }
 
 fn closure(processes: &[Stat], mut family: HashSet<i32>) -> Vec<Stat> {
@@ -424,6 +445,26 @@ mod tests {
         assert!(!is_alive(Identity { start: me.start + 1, ..me }));
         assert!(!signal(Identity { start: me.start + 1, ..me }, Signal::KILL));
         assert!(memory(me.pid) > 0);
+    }
+
+    #[test]
+    fn children_of_children_are_found_by_either_way() {
+        let mut child = Command::new("sh")
+            .args(["-c", "sleep 60 & echo up; wait"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut up = [0; 3];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut up).unwrap();
+        let pid = child.id().cast_signed();
+        let by_scan = closure(&all(), HashSet::from([pid]));
+        let by_list = descendants(pid);
+        assert_eq!(by_list, by_scan);
+        assert_eq!(by_list.len(), 1);
+        for process in by_list {
+            signal(process.identity, Signal::KILL);
+        }
+        child.wait().unwrap();
     }
 
     #[test]

@@ -208,7 +208,10 @@ impl Worker<'_> {
             Export { home, store: self.store, slot, stop, job: &job, token: &token }.run()?
         };
         self.conclude(&job, &token, conclusion)?;
-        self.clean_up(&job, &token)?;
+        if self.clean_up(&job, &token)? {
+            // The run is over and everything of it gone: there is nothing to recover in this slot.
+            slot.sign(bind::own_record())?;
+        }
         Ok(true)
     }
 
@@ -331,11 +334,11 @@ impl Worker<'_> {
         Ok(rules::backoff(&delays, job.retries, chance).map(|delay| clock::now() + delay))
     }
 
-    /// The run is over: its directory goes, and its log where no row names it any more.
-    fn clean_up(&mut self, job: &Job, token: &str) -> Result<()> {
+    /// The run is over: its directory goes, and its log where no row names it any more; false when processes of it are left.
+    fn clean_up(&mut self, job: &Job, token: &str) -> Result<bool> {
         if self.store.find_by_token(token)?.is_some() {
             // Processes are left, and with them directory and log; `recover` goes on with this run.
-            return Ok(());
+            return Ok(false);
         }
         fault::point("clean.before_remove")?;
         self.home.cache.remove_work(token).context("removing the work directory")?;
@@ -344,6 +347,6 @@ impl Worker<'_> {
         if row.is_none_or(|row| row.last_run.as_deref() != Some(token)) {
             let _ = std::fs::remove_file(self.home.layout.log(token));
         }
-        Ok(())
+        Ok(true)
     }
 }

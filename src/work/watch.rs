@@ -19,7 +19,10 @@ use crate::stop::Stop;
 /// The longest pause between two looks.
 const LONGEST_LOOK: Duration = Duration::from_millis(500);
 
-/// The first pause, and the one while a log grows quickly.
+/// The first pause: most failures come at once, and looking costs.
+const FIRST_LOOK: Duration = Duration::from_millis(50);
+
+/// The pause while a log grows quickly.
 const SHORTEST_LOOK: Duration = Duration::from_millis(10);
 
 /// Why the watch ended.
@@ -107,7 +110,7 @@ impl Watch<'_> {
     }
 
     fn until_verdict(&mut self, tree: &mut Tree, deadline: Duration, measured: &mut Measured) -> Result<Verdict> {
-        let mut look = SHORTEST_LOOK;
+        let mut look = FIRST_LOOK;
         let mut log_bytes = 0;
         let mut next_mark = clock::monotonic() + LONGEST_LOOK;
         loop {
