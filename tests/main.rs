@@ -9,6 +9,7 @@ mod scripts;
 mod kills;
 mod process;
 mod recover;
+mod storm;
 
 mod cache;
 mod commands;

@@ -1,0 +1,720 @@
+//! The storm: front ends, dispatches, sweeps and operators at once over a few hundred titles, while a killer sends signals
+//! to processes of the queue at random and a checker looks at processes, files and rows from outside, ten times a second.
+//!
+//! `EXPORT_QUEUE_STORM_SECONDS` says how long it lasts, `EXPORT_QUEUE_TEST_SEED` what happens in it as far as chance decides;
+//! `tests/storm SECONDS [SEED]` runs it alone. The first thing that is not as it must be ends it, with the story of its key.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, Utc};
+use export_queue::process;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::harness::{Process, Queue, eventually, make_executable, now, since_epoch, text};
+
+/// How long it lasts where nobody says.
+const SECONDS: u64 = 60;
+
+const TITLES: u64 = 240;
+/// Titles whose number leaves this rest are the operators' to cancel and dismiss; the others are never taken back.
+const OPERATED: u64 = 3;
+
+const MAX_AGE: Duration = Duration::from_secs(6);
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Queues and their slots.
+const QUEUES: &[(&str, usize)] = &[("default", 2), ("wide", 3)];
+
+/// No call of a front end may take longer, on a busy machine too.
+const GENEROUS: Duration = Duration::from_secs(30);
+
+/// Formats: name, queue, further keys, what the exporter does after `half` has been written, and the reason with which it
+/// must fail if nobody hits it.
+const FORMATS: &[(&str, &str, &str, &str, Option<&str>)] = &[
+    ("book", "default", "", "nap; rest", None),
+    ("helped", "default", "", "setsid sleep 600 >/dev/null 2>&1 & nap; rest", None),
+    ("flood", "default", "", "head -c 300000 /dev/zero | tr '\\0' x >&2; rest", None),
+    ("bad", "default", "", "nap; echo 'no such page' >&2; exit 1", Some("exit_nonzero")),
+    ("half", "default", "", "nap", Some("output_invalid")),
+    ("gone", "default", "", "rm -f \"$output\"", Some("output_missing")),
+    ("hang", "default", "timeout = \"1s\"", "sleep 600", Some("timed_out")),
+    ("fork", "wide", "", "for n in 1 2 3; do (sleep 600) & done; nap; rest", None),
+    (
+        "away",
+        "wide",
+        "",
+        "setsid bash -c '(env -i setsid bash -c \"sleep 600; :\" \"$0\" &) ; sleep 600' \"$output\" & nap; rest",
+        None,
+    ),
+    (
+        "deaf",
+        "wide",
+        "timeout = \"1s\"\nkill_grace = \"300ms\"",
+        "trap '' TERM; (setsid sleep 600 &); while :; do sleep 1; done",
+        Some("timed_out"),
+    ),
+    ("copy", "wide", "base = \"book\"", "nap; rest", None),
+];
+
+/// Numbers that look random and are the same again for the same seed (xorshift64*).
+struct Chance(u64);
+
+impl Chance {
+    /// One of many that come of one seed.
+    fn of(seed: u64, number: u64) -> Self {
+        let mut chance = Self((seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1);
+        for _ in 0..8 {
+            chance.below(2);
+        }
+        chance
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound
+    }
+
+    fn pick<'v, T>(&mut self, from: &'v [T]) -> Option<&'v T> {
+        let index = self.below(from.len().max(1) as u64);
+        from.get(index as usize)
+    }
+
+    /// Lets others go on. The moment is what is random; nothing is waited for.
+    fn pause(&mut self, millis: u64) {
+        std::thread::sleep(Duration::from_millis(self.below(millis)));
+    }
+}
+
+/// What is asked for: a format and a title.
+type Key = (String, String);
+
+fn key_of(number: u64) -> Key {
+    // Good books are the most, and every format has titles of every rest.
+    let kinds = FORMATS.len() as u64 + 6;
+    let format = FORMATS.get(((number / 4) % kinds) as usize).map_or("book", |format| format.0);
+    (format.to_owned(), format!("title {number}"))
+}
+
+fn number_of(title: &str) -> u64 {
+    title.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(u64::MAX)
+}
+
+fn queue_of(format: &str) -> &'static str {
+    FORMATS.iter().find(|known| known.0 == format).map_or("default", |format| format.1)
+}
+
+/// What a whole file of a title holds: a document that the check of a PDF takes, and no half of it.
+fn whole(title: &str) -> String {
+    format!("%PDF-1.4\nxref\n{title}\n{:20000}\nstartxref\n9\n%%EOF\n", "")
+}
+
+const SCRIPT: &str = r#"#!/bin/bash
+kind=$1 output=$2 title=$3
+half() { printf '%%PDF-1.4\nxref\n%s\n%10000s' "$title" '' >"$output"; }
+rest() { printf '%10000s\nstartxref\n9\n%%%%EOF\n' '' >>"$output"; }
+nap() { sleep 0.$((RANDOM % 4))$((RANDOM % 10)); }
+half
+"#;
+
+fn storm_queue() -> Queue {
+    let queue = Queue::new();
+    let scratch = queue.path("").display().to_string();
+    let mut cases = format!("{SCRIPT}case $kind in\n");
+    let mut config = format!(
+        "state_dir = \"state\"\n[cache]\ndir = \"cache\"\nmax_age = \"{}s\"\nserve_grace = \"{}s\"\n\
+         [defaults]\nformat = \"book\"\n[limits]\ntimeout = \"4s\"\nkill_grace = \"1s\"\nmax_log = \"100kB\"\n\
+         [failures]\nhold = \"1s\"\n",
+        MAX_AGE.as_secs(),
+        GRACE.as_secs(),
+    );
+    for (name, slots) in QUEUES {
+        write!(config, "[queue.{name}]\nslots = {slots}\nmin_free_disk = 0\n").expect("a string");
+    }
+    let script = queue.path("storm.sh").display().to_string();
+    for (name, lane, keys, body, _) in FORMATS {
+        writeln!(cases, "{name}) {body} ;;").expect("a string");
+        let input = if keys.contains("base") { ", \"{input}\"" } else { "" };
+        write!(
+            config,
+            "[format.{name}]\nextension = \"pdf\"\nqueue = \"{lane}\"\n{keys}\nenv = {{ SCRATCH = \"{scratch}\" }}\n\
+             command = [\"{script}\", \"{name}\", \"{{output}}\", \"{{title}}\"{input}]\n"
+        )
+        .expect("a string");
+    }
+    cases.push_str("esac\n");
+    fs::write(&script, cases).expect("the script can be written");
+    make_executable(Path::new(&script));
+    queue.configure(&config);
+    // For ticks whose clock is far ahead: they end who is silent and start nothing with that clock.
+    let late = config.replace("min_free_disk = 0", "min_free_disk = \"1000000 TB\"");
+    fs::write(queue.path("late.toml"), late).expect("the configuration can be written");
+    queue.run(["init", "--quiet"]).code(0);
+    queue
+}
+
+/// A path that was handed out: whose it is, and until when it must open.
+struct Promise {
+    key: Key,
+    until: Duration,
+}
+
+struct Storm {
+    queue: Queue,
+    start: Instant,
+    over: AtomicBool,
+    /// The killer's own end comes after all others'.
+    calm: AtomicBool,
+    samples: AtomicUsize,
+    /// What happened, to whom.
+    story: Mutex<Vec<(Duration, String, String)>>,
+    violations: Mutex<Vec<String>>,
+    counts: Mutex<BTreeMap<String, u64>>,
+    promises: Mutex<BTreeMap<PathBuf, Promise>>,
+    /// When a wish was accepted that nobody takes back.
+    accepted: Mutex<BTreeMap<Key, Duration>>,
+    /// Who was hit: processes, and the titles whose exporters were.
+    hit: Mutex<(BTreeSet<i32>, BTreeSet<String>)>,
+    /// Calls of front ends that go on.
+    calls: Mutex<BTreeMap<i32, (Instant, String)>>,
+    slowest: Mutex<Duration>,
+}
+
+impl Storm {
+    fn goes_on(&self) -> bool {
+        !self.over.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, what: impl Into<String>) {
+        *self.counts.lock().expect("counts").entry(what.into()).or_default() += 1;
+    }
+
+    fn tell(&self, whose: &str, what: impl Into<String>) {
+        self.story.lock().expect("the story").push((self.start.elapsed(), whose.to_owned(), what.into()));
+    }
+
+    /// Something is not as it must be: the storm is over.
+    fn violation(&self, whose: &str, what: &str) {
+        self.tell(whose, format!("VIOLATION: {what}"));
+        self.violations.lock().expect("violations").push(format!("{whose}: {what}"));
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    /// The last events of whoever a violation is about, and the last of all.
+    fn report(&self) -> String {
+        let story = self.story.lock().expect("the story");
+        let violations = self.violations.lock().expect("violations");
+        let mut lines: Vec<String> = violations.iter().take(5).cloned().collect();
+        let tell =
+            |event: &&(Duration, String, String)| format!("  {:9.3} {}: {}", event.0.as_secs_f64(), event.1, event.2);
+        for violation in violations.iter().take(3) {
+            let about = violation.split(':').next().unwrap_or_default();
+            let own: Vec<_> =
+                story.iter().filter(|event| !about.is_empty() && event.1 == about).map(|e| tell(&e)).collect();
+            lines.push(format!("the story of {about}:"));
+            lines.extend(own.iter().rev().take(25).rev().cloned());
+        }
+        lines.push("the last of all:".to_owned());
+        lines.extend(story.iter().rev().take(25).rev().map(|event| tell(&event)));
+        lines.join("\n")
+    }
+
+    /// Calls the program; its exit code (`None`: ended by a signal), what it printed, and whether the killer had hit it.
+    fn call(&self, role: &str, whose: &str, mut command: Command) -> (Option<i32>, String, bool) {
+        let start = now();
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program can be started");
+        let pid = child.id().cast_signed();
+        let is_front = matches!(role, "request" | "status");
+        if is_front {
+            self.calls.lock().expect("calls").insert(pid, (start, format!("{role} of {whose}")));
+        }
+        let output = child.wait_with_output().expect("its output");
+        self.calls.lock().expect("calls").remove(&pid);
+        let was_hit = self.hit.lock().expect("hits").0.contains(&pid);
+        let code = output.status.code();
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let how = code.map_or_else(|| format!("signal {:?}", output.status.signal()), |code| code.to_string());
+        self.count(format!("call {role}"));
+        self.count(format!("end {role} {}", if was_hit { "(hit)" } else { &how }));
+        let took = start.elapsed();
+        self.tell(whose, format!("{role} [{pid}] {how} in {took:.1?} {}", err.lines().next().unwrap_or_default()));
+        if code.is_some() && !was_hit {
+            let usual: &[i32] = match role {
+                "request" | "status" | "retry" => &[0, 3, 4, 5, 6, 75],
+                "dispatch" | "sweep" | "late" => &[0, 75],
+                _ => &[0, 3, 4, 5, 6, 75, 77],
+            };
+            if !usual.contains(&code.unwrap_or_default()) {
+                self.violation(whose, &format!("{role} ended with {how}: {err}"));
+            }
+            if is_front {
+                let mut slowest = self.slowest.lock().expect("the slowest");
+                *slowest = took.max(*slowest);
+            }
+        }
+        if matches!(code, Some(101 | 134)) || err.contains("panicked") {
+            self.violation(whose, &format!("{role} panicked: {err}"));
+        }
+        if code.is_none() && is_front && !was_hit {
+            self.violation(whose, &format!("{role} was ended by a signal that nobody sent"));
+        }
+        let first = err.lines().next().unwrap_or_default();
+        if !first.is_empty() {
+            let plain: String = first.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).take(140).collect();
+            self.count(format!("said {role}: {}", plain.replace(&*self.queue.path("").to_string_lossy(), "")));
+        }
+        (code, out.into_owned(), was_hit)
+    }
+
+    fn about(&self, role: &str, number: u64, more: &[&str]) -> (Option<i32>, Option<Value>, bool) {
+        let (format, title) = key_of(number);
+        let mut args = vec!["--json", role, "--format", &format];
+        args.extend(more);
+        args.extend(["--", &title]);
+        let (code, out, was_hit) = self.call(role, &title, self.queue.command(args));
+        let status = serde_json::from_str(out.lines().next().unwrap_or_default()).ok();
+        (code, status, was_hit)
+    }
+
+    /// A front end: asks for titles and polls them. Those of its own rest it knows to be its own: what was accepted there
+    /// must come to an end.
+    fn front_end(&self, mut chance: Chance, rest: u64) {
+        while self.goes_on() {
+            let own = rest < OPERATED && chance.below(4) > 0;
+            let number = if own { chance.below(TITLES / 4) * 4 + rest } else { chance.below(TITLES) };
+            let key = key_of(number);
+            let asks = chance.below(3) == 0;
+            let more: &[&str] = match chance.below(8) {
+                0 => &["--refresh"],
+                1 | 2 => &["--retry"],
+                _ => &[],
+            };
+            let before = since_epoch();
+            let (code, status, _) =
+                if asks { self.about("request", number, more) } else { self.about("status", number, &[]) };
+            let Some(status) = status else { continue };
+            let is_kept = number % 4 != OPERATED;
+            if asks && matches!(code, Some(3 | 4)) && is_kept {
+                self.accepted.lock().expect("wishes").entry(key.clone()).or_insert(before);
+            }
+            match text(&status["state"]).as_str() {
+                "ready" => self.note_path(&key, &status),
+                "absent" if is_kept => self.check_absent(&key, before),
+                _ => {}
+            }
+            chance.pause(120);
+        }
+    }
+
+    fn note_path(&self, key: &Key, status: &Value) {
+        self.accepted.lock().expect("wishes").remove(key);
+        let path = PathBuf::from(text(&status["path"]));
+        let expires: DateTime<Utc> = text(&status["expires_at"]).parse().expect("a time");
+        let until = Duration::from_millis(expires.timestamp_millis().unsigned_abs()) + GRACE;
+        let mut promises = self.promises.lock().expect("promises");
+        let promise = promises.entry(path).or_insert_with(|| Promise { key: key.clone(), until });
+        promise.until = promise.until.max(until);
+    }
+
+    /// "Absent" is true only of what was ready since it was accepted, and has expired.
+    fn check_absent(&self, key: &Key, asked: Duration) {
+        let accepted = self.accepted.lock().expect("wishes").get(key).copied();
+        let Some(accepted) = accepted.filter(|accepted| *accepted < asked) else { return };
+        if self.was_ready_since(key, accepted) {
+            self.accepted.lock().expect("wishes").remove(key);
+        } else {
+            self.violation(&key.1, &format!("accepted at {accepted:?}, absent now, and never ready since"));
+        }
+    }
+
+    fn was_ready_since(&self, (format, title): &Key, since: Duration) -> bool {
+        let earliest = (since.saturating_sub(MAX_AGE - GRACE)).as_millis();
+        let sql = format!(
+            "SELECT token FROM runs WHERE title = '{title}' AND format = '{format}' AND published_at >= {earliest} LIMIT 1"
+        );
+        !self.queue.sql(&sql).is_empty()
+    }
+
+    fn dispatches(&self, mut chance: Chance, args: &[&str], pause: u64) {
+        while self.goes_on() {
+            self.call("dispatch", "dispatch", self.queue.command(args));
+            chance.pause(pause);
+        }
+    }
+
+    fn sweeps(&self, mut chance: Chance) {
+        while self.goes_on() {
+            self.call("sweep", "sweep", self.queue.command(["--quiet", "sweep"]));
+            chance.pause(1000);
+        }
+    }
+
+    fn operators(&self, mut chance: Chance) {
+        while self.goes_on() {
+            let operated = chance.below(TITLES / 4) * 4 + OPERATED;
+            match chance.below(6) {
+                0 | 1 => drop(self.about("cancel", operated, if chance.below(2) == 0 { &["--force"] } else { &[] })),
+                2 => drop(self.about("dismiss", operated, &[])),
+                3 => drop(self.about("retry", chance.below(TITLES), &[])),
+                4 => drop(self.about("explain", chance.below(TITLES), &[])),
+                _ => drop(self.call("list", "list", self.queue.command(["--json", "list"]))),
+            }
+            chance.pause(400);
+        }
+    }
+
+    /// Hits one process at random; what was stopped goes on, or is ended, a moment later.
+    fn killer(&self, mut chance: Chance) {
+        let mut later: Vec<(Instant, Process, Signal)> = Vec::new();
+        let mut frozen: Vec<(Instant, Process)> = Vec::new();
+        while !self.calm.load(Ordering::Relaxed) {
+            chance.pause(500);
+            let due = |at: &Instant| *at <= now() || self.calm.load(Ordering::Relaxed);
+            for (_, process, signal) in later.extract_if(.., |(at, _, _)| due(at)) {
+                send(&process, signal);
+            }
+            frozen.retain(|(_, process)| process.lives());
+            if frozen.first().is_some_and(|(since, _)| since.elapsed() > Duration::from_secs(4)) {
+                self.late_tick();
+            }
+            if !self.goes_on() {
+                continue;
+            }
+            let all = self.queue.processes();
+            let role = chance.below(100);
+            let of_role = |process: &&Process| match role {
+                0..35 => is_worker(process),
+                35..65 => run_of(process).is_some(),
+                65..80 => process.command.contains("\0dispatch"),
+                _ => process.command.contains("export-queue\0") && !is_worker(process),
+            };
+            let candidates: Vec<&Process> = all.iter().filter(of_role).collect();
+            let Some(&victim) = chance.pick(&candidates) else { continue };
+            let (is_exporter, is_worker) = (run_of(victim).is_some(), is_worker(victim));
+            let whom = if is_exporter {
+                "exporter"
+            } else if is_worker {
+                "worker"
+            } else {
+                "call"
+            };
+            let title = title_of(victim);
+            {
+                let mut hit = self.hit.lock().expect("hits");
+                hit.0.insert(victim.pid);
+                hit.1.extend(title.clone().filter(|_| is_exporter));
+            }
+            let (what, signal) = match chance.below(100) {
+                0..40 => ("KILL", Signal::KILL),
+                40..65 => ("TERM", Signal::TERM),
+                65..88 => {
+                    let at = now() + Duration::from_millis(chance.below(800));
+                    later.push((at, victim.clone(), Signal::CONT));
+                    ("STOP and CONT", Signal::STOP)
+                }
+                _ if is_exporter => ("STOP", Signal::STOP),
+                _ if is_worker && frozen.is_empty() => {
+                    frozen.push((now(), victim.clone()));
+                    ("STOP", Signal::STOP)
+                }
+                _ => {
+                    // Nobody but whoever started it ends a call that holds nothing.
+                    later.push((now() + Duration::from_secs(2), victim.clone(), Signal::KILL));
+                    ("STOP and KILL", Signal::STOP)
+                }
+            };
+            if send(victim, signal) {
+                self.count(format!("hit {whom} by {what}"));
+                let whose = title.unwrap_or_else(|| whom.to_owned());
+                self.tell(&whose, format!("{what} to {whom} [{}] {}", victim.pid, victim.command.replace('\0', " ")));
+            }
+        }
+    }
+
+    /// A tick that is so late that every silence is long; of the others that hold a lock it ends only who is as silent.
+    fn late_tick(&self) {
+        let mut command = Command::new(crate::harness::PROGRAM);
+        command.arg("--config").arg(self.queue.path("late.toml")).arg("dispatch").stdin(Stdio::null()).current_dir("/");
+        command.env("EXPORT_QUEUE_TEST_MONOTONIC", "100");
+        self.call("late", "late", command);
+    }
+
+    fn checker(&self) {
+        let mut seen = BTreeSet::new();
+        while !self.calm.load(Ordering::Relaxed) {
+            let start = now();
+            let number = self.samples.fetch_add(1, Ordering::Relaxed);
+            self.check_exporters();
+            self.check_promises();
+            self.check_files(&mut seen);
+            if number % 50 == 0 {
+                let sound = self.queue.sql("PRAGMA integrity_check");
+                if sound != ["ok"] {
+                    self.violation("", &format!("the database: {sound:?}"));
+                }
+            }
+            let hit = self.hit.lock().expect("hits").0.clone();
+            for (pid, (since, what)) in &*self.calls.lock().expect("calls") {
+                if since.elapsed() > GENEROUS && !hit.contains(pid) {
+                    self.violation("", &format!("{what} takes {:?}", since.elapsed()));
+                    crate::harness::kill(*pid, "KILL");
+                }
+            }
+            std::thread::sleep(Duration::from_millis(100).saturating_sub(start.elapsed()));
+        }
+    }
+
+    /// Counts exporters by their markers; each was seen before the first is looked at again.
+    fn check_exporters(&self) {
+        let exporters = self.queue.exporters();
+        let rows: BTreeSet<String> =
+            self.queue.sql("SELECT token FROM jobs WHERE token IS NOT NULL").into_iter().collect();
+        let mut runs: BTreeMap<String, Key> = BTreeMap::new();
+        for process in &exporters {
+            let (Some(run), Some(title)) = (run_of(process), title_of(process)) else { continue };
+            let Some(format) = variable(process, "EXPORT_QUEUE_FORMAT") else { continue };
+            let still = fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
+            if String::from_utf8_lossy(&still).contains(&run) {
+                runs.insert(run, (format.to_owned(), title));
+            }
+        }
+        for (queue, slots) in QUEUES {
+            let live: Vec<_> = runs.iter().filter(|(_, key)| queue_of(&key.0) == *queue).collect();
+            if live.len() > *slots {
+                let title = live.first().map(|(_, key)| key.1.clone()).unwrap_or_default();
+                self.violation(&title, &format!("{} exporters in queue {queue}: {live:?}", live.len()));
+            }
+        }
+        let mut keys: BTreeMap<&Key, &String> = BTreeMap::new();
+        for (run, key) in &runs {
+            if let Some(other) = keys.insert(key, run) {
+                self.violation(&key.1, &format!("two exporters at once, runs {other} and {run}"));
+            }
+            if !rows.contains(run) {
+                self.violation(&key.1, &format!("an exporter lives whose run {run} no row names"));
+            }
+        }
+    }
+
+    fn check_promises(&self) {
+        let mut promises = self.promises.lock().expect("promises");
+        promises.retain(|_, promise| since_epoch() < promise.until);
+        for (path, promise) in &*promises {
+            if let Err(error) = fs::File::open(path)
+                && since_epoch() < promise.until
+            {
+                self.violation(&promise.key.1, &format!("a path is promised until {:?}: {error}", promise.until));
+            }
+        }
+    }
+
+    /// Every published file is the whole of one title, and of the title that its path was handed out for.
+    fn check_files(&self, seen: &mut BTreeSet<(u64, i64, i64)>) {
+        for path in self.queue.published() {
+            let Ok(mut file) = fs::File::open(&path) else { continue };
+            let meta = file.metadata().expect("an open file");
+            if !seen.insert((meta.ino(), meta.mtime(), meta.mtime_nsec())) {
+                continue;
+            }
+            let mut content = String::new();
+            file.read_to_string(&mut content).expect("an open file");
+            let title = content.lines().nth(2).unwrap_or_default().to_owned();
+            let promised = self.promises.lock().expect("promises").get(&path).map(|promise| promise.key.1.clone());
+            let slug = format!("/title_{}-", number_of(&title));
+            let is_its_own =
+                path.to_string_lossy().to_lowercase().replace(['-', ' '], "_").contains(&slug.replace('-', "_"));
+            if content != whole(&title) || promised.is_some_and(|promised| promised != title) || !is_its_own {
+                self.violation(&title, &format!("{} is not whole: {} bytes", path.display(), content.len()));
+            }
+        }
+    }
+
+    /// After the storm: everything settles without a person.
+    fn settle(&self) {
+        let frozen = || -> Vec<Process> {
+            self.queue.workers().into_iter().filter(|worker| is_worker(worker) && is_stopped(worker.pid)).collect()
+        };
+        for _ in 0..4 {
+            if frozen().is_empty() {
+                break;
+            }
+            self.late_tick();
+        }
+        for worker in frozen() {
+            // Whoever is frozen and holds nothing harms nobody; whoever holds a slot must have been ended.
+            let fds = fs::read_dir(format!("/proc/{}/fd", worker.pid)).into_iter().flatten().flatten();
+            let slots = self.queue.path("state/slots");
+            if fds.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|target| target.starts_with(&slots)) {
+                self.violation("worker", &format!("[{}] is frozen with a slot, and late ticks let it be", worker.pid));
+            }
+            self.count("frozen without a slot");
+            send(&worker, Signal::CONT);
+        }
+        eventually("every job has ended", || {
+            self.call("dispatch", "dispatch", self.queue.command(["dispatch", "--wait"]));
+            self.queue.sql("SELECT id FROM jobs WHERE state < 2").is_empty().then_some(())
+        });
+        eventually("no process is left", || self.queue.processes().is_empty().then_some(()));
+    }
+
+    /// Each accepted title is ready, or was and has expired, or has failed with a reason that is true.
+    fn check_ends(&self) {
+        let rows = self.queue.sql("SELECT title, format, reason, detail FROM jobs WHERE state >= 2");
+        let mut failed = BTreeSet::new();
+        let hit = self.hit.lock().expect("hits").1.clone();
+        for row in &rows {
+            let fields: Vec<&str> = row.splitn(4, '|').collect();
+            let &[title, format, reason, detail] = fields.as_slice() else { panic!("{row}") };
+            failed.insert((format.to_owned(), title.to_owned()));
+            self.count(format!("failed at the end: {reason}"));
+            let own = FORMATS.iter().find(|known| known.0 == format).and_then(|format| format.4);
+            let by_signal = |reason: &str| {
+                ["killed_by_signal", "exit_nonzero", "timed_out", "output_invalid"].contains(&reason)
+                    && hit.contains(title)
+            };
+            let of_worker =
+                |text: &str| text.contains("its worker died 4 times") || text.contains("was told to stop 21 times");
+            let is_true = match reason {
+                _ if own == Some(reason) || by_signal(reason) => true,
+                "interrupted" => of_worker(detail),
+                "cancelled" => number_of(title) % 4 == OPERATED,
+                "base_failed" => format == "copy" && (of_worker(detail) || hit.contains(title)),
+                // An exporter that was frozen is over its time.
+                _ => false,
+            };
+            if !is_true {
+                self.violation(title, &format!("{format} failed, and that is not why: {reason}: {detail}"));
+            }
+        }
+        for (key, accepted) in &*self.accepted.lock().expect("wishes") {
+            if !failed.contains(key) && !self.was_ready_since(key, *accepted) {
+                self.violation(&key.1, &format!("{} accepted at {accepted:?}, and lost", key.0));
+            }
+        }
+        let log = fs::read_to_string(self.queue.path("state/logs/worker.txt")).unwrap_or_default();
+        if let Some(panic) = log.lines().find(|line| line.contains("panicked")) {
+            self.violation("worker", panic);
+        }
+        for line in self.queue.sql("SELECT outcome, coalesce(reason, ''), count(*) FROM runs GROUP BY 1, 2") {
+            let (what, count) = line.rsplit_once('|').unwrap_or_default();
+            let count = count.parse().unwrap_or(0);
+            *self.counts.lock().expect("counts").entry(format!("run {what}")).or_default() += count;
+        }
+    }
+}
+
+fn variable<'p>(process: &'p Process, name: &str) -> Option<&'p str> {
+    process.environment.split('\0').find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='))
+}
+
+fn run_of(process: &Process) -> Option<String> {
+    variable(process, "EXPORT_QUEUE_RUN").map(str::to_owned)
+}
+
+fn title_of(process: &Process) -> Option<String> {
+    variable(process, "EXPORT_QUEUE_TITLE").map(str::to_owned)
+}
+
+fn is_worker(process: &Process) -> bool {
+    process.command.contains("\0work\0") && run_of(process).is_none()
+}
+
+fn is_stopped(pid: i32) -> bool {
+    process::stat(pid).is_some_and(|stat| stat.state == 'T')
+}
+
+/// Signals a process if it still is the one that was seen: one that came later has another command line.
+fn send(process: &Process, signal: Signal) -> bool {
+    let Some(stat) = process::stat(process.pid) else { return false };
+    let command = fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
+    String::from_utf8_lossy(&command) == process.command && process::signal(stat.identity, signal)
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn in_a_storm_of_signals_every_promise_holds() {
+    let seed = setting("EXPORT_QUEUE_TEST_SEED", since_epoch().as_nanos() as u64 | 1);
+    let seconds = setting("EXPORT_QUEUE_STORM_SECONDS", SECONDS);
+    println!("EXPORT_QUEUE_TEST_SEED={seed} EXPORT_QUEUE_STORM_SECONDS={seconds}");
+    let storm = Storm {
+        queue: storm_queue(),
+        start: now(),
+        over: AtomicBool::new(false),
+        calm: AtomicBool::new(false),
+        samples: AtomicUsize::new(0),
+        story: Mutex::default(),
+        violations: Mutex::default(),
+        counts: Mutex::default(),
+        promises: Mutex::default(),
+        accepted: Mutex::default(),
+        hit: Mutex::default(),
+        calls: Mutex::default(),
+        slowest: Mutex::default(),
+    };
+    let chance = |number| Chance::of(seed, number);
+    std::thread::scope(|scope| {
+        let storm = &storm;
+        let killer = scope.spawn(move || storm.killer(chance(1)));
+        let checker = scope.spawn(move || storm.checker());
+        let mut others = Vec::new();
+        for rest in 0..4 {
+            others.push(scope.spawn(move || storm.front_end(chance(10 + rest), rest)));
+        }
+        others.push(scope.spawn(move || storm.dispatches(chance(20), &["dispatch"], 600)));
+        others.push(scope.spawn(move || storm.dispatches(chance(21), &["dispatch", "--for", "2s"], 200)));
+        others.push(scope.spawn(move || storm.dispatches(chance(22), &["dispatch", "--wait"], 600)));
+        others.push(scope.spawn(move || storm.sweeps(chance(30))));
+        others.push(scope.spawn(move || storm.operators(chance(31))));
+        while storm.goes_on() && storm.start.elapsed() < Duration::from_secs(seconds) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        storm.over.store(true, Ordering::Relaxed);
+        // Stopped calls are ended by the killer.
+        let ended: Vec<_> = others.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        let is_well = ended.iter().all(Result::is_ok) && storm.violations.lock().expect("violations").is_empty();
+        if is_well {
+            storm.settle();
+        }
+        storm.calm.store(true, Ordering::Relaxed);
+        killer.join().expect("the killer ends well");
+        checker.join().expect("the checker ends well");
+        assert!(ended.iter().all(Result::is_ok), "somebody panicked; EXPORT_QUEUE_TEST_SEED={seed}");
+        if is_well {
+            storm.check_ends();
+        }
+    });
+    let counts = storm.counts.lock().expect("counts").clone();
+    let sum = |kind: &str| counts.iter().filter(|(what, _)| what.starts_with(kind)).map(|(_, n)| n).sum::<u64>();
+    println!(
+        "{:.0?}: {} calls, {} hits, {} exports, {} ready, {} samples, slowest answer {:?}, {} violations",
+        storm.start.elapsed(),
+        sum("call "),
+        sum("hit "),
+        sum("run "),
+        sum("run ready"),
+        storm.samples.load(Ordering::Relaxed),
+        storm.slowest.lock().expect("the slowest"),
+        storm.violations.lock().expect("violations").len(),
+    );
+    for (what, count) in &counts {
+        println!("{count:7} {what}");
+    }
+    let is_green = storm.violations.lock().expect("violations").is_empty();
+    assert!(is_green, "EXPORT_QUEUE_TEST_SEED={seed}\n{}", storm.report());
+    storm.queue.assert_quiet();
+}
