@@ -7,6 +7,7 @@ mod harness;
 mod scripts;
 
 mod kills;
+mod power;
 mod process;
 mod recover;
 mod storm;
