@@ -220,10 +220,10 @@ fn epub(view: View<'_>) -> Result<(), Stop> {
     let plain = number(&head, 8, 2)? == 0 && number(&head, 28, 2)? == 0;
     let mimetype = head.get(30..) == Some(b"mimetypeapplication/epub+zip");
     demand(plain && mimetype, "it does not begin with a plain mimetype")?;
-    end_record(view)?;
+    let directory = end_record(view)?;
     let archive_offset = ArchiveOffset::Known(0);
     let mut zip = ZipIterable::try_new(view.file, Config { archive_offset })?;
-    survey(&mut zip, view.bytes)?;
+    survey(&mut zip, view.bytes, directory.start)?;
     read_members(&mut zip, view.file)
 }
 
@@ -237,7 +237,7 @@ struct Directory {
 
 /// Proves that the last end record closes the file and that a directory of a bearable length leads up to it, so that
 /// zip will look no further (APPNOTE 6.3.10, 4.3.14 to 4.3.16).
-fn end_record(view: View<'_>) -> Result<(), Stop> {
+fn end_record(view: View<'_>) -> Result<Directory, Stop> {
     let mut found = end_record_32(view)?;
     if found.members == 0xffff || found.size == 0xffff_ffff || found.start == 0xffff_ffff {
         found = end_record_64(view, found)?;
@@ -245,7 +245,8 @@ fn end_record(view: View<'_>) -> Result<(), Stop> {
     demand(found.members <= MAX_MEMBERS, "it has over 100000 members")?;
     let begins = view.piece(found.start, 4)? == b"PK\x01\x02" && found.members * 46 <= found.size;
     let ends = found.start.checked_add(found.size) == Some(found.end);
-    demand(begins && ends, "its directory is misplaced")
+    demand(begins && ends, "its directory is misplaced")?;
+    Ok(found)
 }
 
 fn end_record_32(view: View<'_>) -> Result<Directory, Stop> {
@@ -286,8 +287,9 @@ fn end_record_64(view: View<'_>, plain: Directory) -> Result<Directory, Stop> {
     })
 }
 
-/// Bounds the work before it begins: members fit into the file together, and zip stops one that outgrows its claim.
-fn survey(zip: &mut ZipIterable<&File>, len: u64) -> Result<(), Stop> {
+/// Bounds the work before it begins: members fit together before the directory, each behind a header of 30 bytes and its
+/// name, and zip stops one that outgrows its claim.
+fn survey(zip: &mut ZipIterable<&File>, len: u64, room: u64) -> Result<(), Stop> {
     let (mut packed, mut unpacked) = (0_u64, 0_u64);
     let (mut mimetype, mut container) = (false, false);
     for entry in zip.files()? {
@@ -297,13 +299,13 @@ fn survey(zip: &mut ZipIterable<&File>, len: u64) -> Result<(), Stop> {
         if entry.encrypted() || !plain.contains(&entry.compression()) {
             return Err(of_member(name, "is encrypted or not deflated"));
         }
-        packed = packed.saturating_add(entry.compressed_size());
+        packed = packed.saturating_add(entry.compressed_size()).saturating_add(30 + name.len() as u64);
         unpacked = unpacked.saturating_add(entry.size());
         mimetype |= name == b"mimetype" && entry.header_start() == 0 && entry.size() == 20;
         container |= name == b"META-INF/container.xml";
     }
     let bearable = unpacked <= MAX_UNPACKED.max(len.saturating_mul(200));
-    demand(packed <= len, "its members overlap or are cut off")?;
+    demand(packed <= room, "its members overlap or are cut off")?;
     demand(bearable, "it would unpack to far more than its size")?;
     demand(mimetype, "its mimetype is not listed")?;
     demand(container, "META-INF/container.xml is missing")
