@@ -27,6 +27,9 @@ const TAIL_BYTES: u64 = 4096;
 /// How much of them is kept in the row, in bytes.
 const DETAIL_BYTES: usize = 2000;
 
+/// How much of a line of progress is kept in the row, in letters.
+const PROGRESS_LETTERS: usize = 200;
+
 /// The search path for exporters: the caller's, then the standard directories that it lacks.
 pub fn search_path() -> OsString {
     let given = std::env::var_os("PATH").unwrap_or_default();
@@ -201,6 +204,22 @@ pub fn last_words(log: &Path) -> String {
     one_line(&String::from_utf8_lossy(&tail))
 }
 
+/// What an exporter last said of its progress: the last line of its file, which may grow line by line; empty when there is
+/// none. Anything but a regular file says nothing, and no link is followed.
+pub fn last_progress(path: &Path) -> String {
+    let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits().cast_signed();
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let is_regular = |file: &File| file.metadata().is_ok_and(|meta| meta.is_file());
+    let tail = opened.ok().filter(is_regular).and_then(|mut file| read_tail(&mut file, TAIL_BYTES).ok());
+    progress_line(&String::from_utf8_lossy(&tail.unwrap_or_default()))
+}
+
+/// The last line of a text that is not blank, without control characters, at most 200 letters.
+pub fn progress_line(text: &str) -> String {
+    let line = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+    plain(line.trim()).chars().take(PROGRESS_LETTERS).collect()
+}
+
 /// The end of a text as one line without control characters, at most 2000 bytes; lines are joined by ` | `.
 pub fn one_line(text: &str) -> String {
     let lines = text.lines().map(|line| plain(line.trim())).filter(|line| !line.is_empty());
@@ -248,6 +267,20 @@ pub fn produced(pattern: &Path) -> io::Result<Result<PathBuf, String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn progress_that_grows_line_by_line_is_told_by_its_last_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("progress");
+        assert_eq!(last_progress(&path), "");
+        let lines: Vec<String> = (0..2000).map(|page| format!("page {page} of 2000, Война и мир")).collect();
+        fs::write(&path, lines.join("\n") + "\n\n").unwrap();
+        assert_eq!(last_progress(&path), lines[1999]);
+        fs::write(&path, b"caf\xe9").unwrap();
+        assert_eq!(last_progress(&path), "caf\u{fffd}");
+        std::os::unix::fs::symlink(&path, dir.path().join("link")).unwrap();
+        assert_eq!(last_progress(&dir.path().join("link")), "");
+    }
 
     #[test]
     fn last_words_are_one_clean_line() {

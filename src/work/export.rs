@@ -483,9 +483,7 @@ fn set_nice(tree: &Tree, nice: i32) {
 }
 
 fn look_at_row(store: &mut dyn Store, token: &str, progress: &Path, last: &mut String) -> Mark {
-    let text = bind::read_small(progress, 4096).ok().flatten().unwrap_or_default();
-    let line = exporter::plain(text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim());
-    let line: String = line.chars().take(200).collect();
+    let line = exporter::last_progress(progress);
     if !line.is_empty() && line != *last {
         if let Err(error) = store.progress(token, &line) {
             tracing::debug!("cannot note progress: {error:#}");
