@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::Span;
 use crate::job::State;
 use crate::key::Selection;
+use crate::request::Wishes;
 
 /// Makes EPUB, PDF and any other exports for web front ends without taking the site down
 #[derive(Debug, Parser)]
@@ -92,6 +94,59 @@ pub struct Variant {
     pub options: Vec<(String, String)>,
 }
 
+/// How an export is asked for.
+#[derive(Debug, Clone, Args)]
+pub struct Terms {
+    /// Make a new file although one is ready
+    #[arg(long)]
+    pub refresh: bool,
+    /// Try again although it has just failed
+    #[arg(long)]
+    pub retry: bool,
+    /// 0 to 1000, lower goes first [default: 10]
+    #[arg(long, value_name = "N")]
+    pub priority: Option<i64>,
+    /// Who asks; clients take turns
+    #[arg(long, value_name = "ID")]
+    pub client: Option<String>,
+    /// Give this back in status and history, at most 4 KiB
+    #[arg(long, value_name = "JSON")]
+    pub meta: Option<String>,
+    /// Pages of the book: small ones have a queue of their own
+    #[arg(long, value_name = "N")]
+    pub pages: Option<u32>,
+    /// Wait in this queue
+    #[arg(long, value_name = "NAME")]
+    pub queue: Option<String>,
+    /// Start so much later
+    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "not_before")]
+    pub delay: Option<Duration>,
+    /// Start at this time or later (RFC 3339)
+    #[arg(long, value_name = "TIME")]
+    pub not_before: Option<DateTime<Utc>>,
+    /// Give up if it has not started by then
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub max_wait: Option<Duration>,
+}
+
+impl Terms {
+    /// The same, as a request takes it.
+    pub fn wishes(self) -> Wishes {
+        Wishes {
+            refresh: self.refresh,
+            retry: self.retry,
+            priority: self.priority,
+            client: self.client,
+            meta: self.meta,
+            pages: self.pages,
+            queue: self.queue,
+            delay: self.delay,
+            not_before: self.not_before,
+            max_wait: self.max_wait,
+        }
+    }
+}
+
 impl Variant {
     /// The selection of that variant of a title.
     pub fn of(&self, title: String) -> Selection {
@@ -150,12 +205,12 @@ pub enum Command {
         /// Wait so long for a final answer
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         wait: Option<Duration>,
-        /// Make a new file although one is ready
-        #[arg(long)]
-        refresh: bool,
-        /// Try again although it has just failed
-        #[arg(long)]
-        retry: bool,
+        /// How it is asked for.
+        #[command(flatten)]
+        terms: Terms,
+        /// Say what would happen, and store nothing
+        #[arg(long, conflicts_with = "wait")]
+        dry_run: bool,
     },
     /// Say what is true of an export
     Status {

@@ -348,6 +348,7 @@ impl Dispatcher<'_> {
         if !fulfilled.is_empty() {
             self.forget(fulfilled, now)?;
         }
+        self.store.expire_waits(now)?;
         let failures = &self.home.config.failures;
         self.store.expire_failed(now - failures.ttl.0, failures.max, now)?;
         let report = sweep::by_index(self.home, self.store, now)?;

@@ -51,13 +51,17 @@ pub fn on_request(row: Option<&Job>, retry: bool, hold: Duration, now: DateTime<
         None => Step::Insert,
         Some(Phase::Queued { .. } | Phase::Started { .. }) => Step::Join,
         Some(Phase::Failed { token: Some(_), .. }) => Step::Want,
-        Some(Phase::Failed { at, .. }) if retry || hold_left(*at, hold, now).is_none() => Step::Revive,
+        Some(Phase::Failed { reason, at, .. }) if retry || hold_left(*reason, *at, hold, now).is_none() => Step::Revive,
         Some(Phase::Failed { .. }) => Step::Hold,
     }
 }
 
-/// How long a failure of that time still holds off a new request; a failure in the future (a clock was set back) does not.
-pub fn hold_left(failed_at: DateTime<Utc>, hold: Duration, now: DateTime<Utc>) -> Option<Duration> {
+/// How long a failure of that time still holds off a new request. One in the future (a clock was set back) does not, and
+/// neither does one that says nothing of the book: that nobody waited any more.
+pub fn hold_left(reason: Failure, failed_at: DateTime<Utc>, hold: Duration, now: DateTime<Utc>) -> Option<Duration> {
+    if reason == Failure::WaitExpired {
+        return None;
+    }
     let age = (now - failed_at).to_std().ok()?;
     hold.checked_sub(age).filter(|left| !left.is_zero())
 }

@@ -23,5 +23,6 @@ mod locks;
 mod names;
 mod people;
 mod rooms;
+mod steering;
 mod store;
 mod walking;

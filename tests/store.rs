@@ -75,6 +75,10 @@ conform! {
     progress_is_written_by_its_own_run_only
     the_place_in_the_queue_is_counted
     no_queue_is_paused_by_itself
+    a_rehearsal_decides_the_same_and_stores_nothing
+    who_joins_a_later_job_can_only_bring_it_forward
+    a_job_is_waited_for_as_long_as_its_most_patient_caller_does
+    a_claim_takes_nothing_that_nobody_waits_for
     }
 }
 
@@ -741,6 +745,55 @@ fn the_place_in_the_queue_is_counted(store: &mut dyn Store) {
 
 fn no_queue_is_paused_by_itself(store: &mut dyn Store) {
     assert_eq!(store.pause_of("default").unwrap(), None);
+}
+
+fn a_rehearsal_decides_the_same_and_stores_nothing(store: &mut dyn Store) {
+    assert!(matches!(store.rehearse(&ask("A"), at(0)).unwrap(), Requested::Queued(_)));
+    assert!(is_gone(store, "A"));
+    let job = put(store, &ask("A"), at(0));
+    let urgent = Ask { priority: 1, ..ask("A") };
+    assert!(matches!(store.rehearse(&urgent, at(1)).unwrap(), Requested::Joined(joined) if joined.priority == 1));
+    assert_eq!(find(store, "A"), job);
+    let full = Ask { bounds: QueueBounds { queued: 1, per_client: 0 }, ..ask("B") };
+    assert_eq!(store.rehearse(&full, at(1)).unwrap(), Requested::QueueFull);
+}
+
+fn who_joins_a_later_job_can_only_bring_it_forward(store: &mut dyn Store) {
+    let later = |secs| Ask { not_before: Some(at(secs)), ..ask("A") };
+    let due = |store: &dyn Store| match find(store, "A").phase {
+        Phase::Queued { later } => later.map(|(at, _)| at),
+        other => panic!("not queued: {other:?}"),
+    };
+    put(store, &later(60), at(0));
+    store.request(&later(90), at(1)).unwrap();
+    assert_eq!(due(store), Some(at(60)));
+    store.request(&later(30), at(1)).unwrap();
+    assert_eq!(due(store), Some(at(30)));
+    store.request(&ask("A"), at(1)).unwrap();
+    assert_eq!(due(store), None);
+}
+
+fn a_job_is_waited_for_as_long_as_its_most_patient_caller_does(store: &mut dyn Store) {
+    let until = |title: &str, secs| Ask { wait_until: Some(at(secs)), ..ask(title) };
+    put(store, &until("A", 10), at(0));
+    store.request(&until("A", 20), at(0)).unwrap();
+    put(store, &until("B", 10), at(0));
+    store.request(&ask("B"), at(0)).unwrap();
+    assert_eq!(store.expire_waits(at(19)).unwrap(), 0);
+    assert_eq!(store.expire_waits(at(20)).unwrap(), 1);
+    let Phase::Failed { reason, token, .. } = find(store, "A").phase else { panic!("not failed") };
+    assert_eq!((reason, token), (Failure::WaitExpired, None));
+    assert_eq!(find(store, "B").state(), State::Queued);
+    // It holds nobody off.
+    assert!(matches!(store.request(&ask("A"), at(21)).unwrap(), Requested::Queued(_)));
+}
+
+fn a_claim_takes_nothing_that_nobody_waits_for(store: &mut dyn Store) {
+    put(store, &Ask { wait_until: Some(at(10)), ..ask("A") }, at(0));
+    put(store, &Ask { wait_until: Some(at(11)), ..ask("B") }, at(0));
+    assert_eq!(start(store, "t", at(10)).filename, name("B"));
+    assert_eq!(find(store, "A").state(), State::FailedUnknown);
+    assert_eq!(store.expire_waits(at(99)).unwrap(), 0);
 }
 
 #[test]

@@ -10,14 +10,14 @@ use anyhow::{Context, Result};
 
 use super::Start;
 use crate::bind::Home;
-use crate::cli::{Select, Variant};
+use crate::cli::{Select, Terms, Variant};
 use crate::clock;
 use crate::exit::{Exit, Refusal};
 use crate::exporter;
 use crate::job::{Job, Phase, Waiting};
 use crate::key::{Key, Selection};
 use crate::output;
-use crate::request::{self, Answer, Wishes};
+use crate::request::{self, Answer, Wishes, Would};
 use crate::retention::Standing;
 use crate::store::{Cancelled, Store};
 
@@ -89,11 +89,29 @@ fn await_final(start: &Start, home: &Home, answer: Answer, wait: Option<Duration
     Ok(answer)
 }
 
-pub(super) fn request(start: &Start, select: &Select, wishes: Wishes, wait: Option<Duration>) -> Result<Exit> {
+pub(super) fn request(start: &Start, select: &Select, terms: Terms, wait: Option<Duration>) -> Result<Exit> {
     let home = start.home()?;
     let key = key_of(&home, select)?;
-    let answer = request::request(&home, &key, wishes)?;
+    let answer = request::request(&home, &key, &terms.wishes())?;
     print(start, &await_final(start, &home, answer, wait)?)
+}
+
+pub(super) fn rehearse(start: &Start, select: &Select, terms: Terms) -> Result<Exit> {
+    let home = start.home()?;
+    let key = key_of(&home, select)?;
+    let (would, answer) = request::rehearse(&home, &key, &terms.wishes())?;
+    let (word, text) = match would {
+        Would::Answer => ("answer", "nothing would be stored"),
+        Would::Queue => ("queue", "would be queued"),
+        Would::Join => ("join", "a live job would be joined"),
+    };
+    if start.global.json {
+        let status: serde_json::Value = serde_json::from_str(&output::status_json(&answer))?;
+        output::say(&serde_json::json!({"schema": 1, "dry_run": true, "would": word, "status": status}).to_string())?;
+    } else {
+        output::say(&format!("{text}: {}", output::status_line(&answer)))?;
+    }
+    Ok(answer.exit())
 }
 
 pub(super) fn status(start: &Start, select: &Select, wait: Option<Duration>) -> Result<Exit> {
@@ -309,7 +327,19 @@ pub(super) fn retry(start: &Start, select: &Select) -> Result<Exit> {
     if answer.exit() != Exit::Failed {
         return print(start, &answer);
     }
-    print(start, &request::request(&home, &key, Wishes { retry: true, refresh: false })?)
+    print(start, &request::request(&home, &key, &wishes_of(&home, answer.job))?)
+}
+
+/// A job that is tried again stays what it was.
+fn wishes_of(home: &Home, job: Option<Job>) -> Wishes {
+    let wishes = Wishes { retry: true, ..Wishes::default() };
+    job.map_or(wishes.clone(), |job| Wishes {
+        priority: Some(job.priority),
+        client: job.client,
+        meta: job.meta,
+        queue: Some(job.queue).filter(|queue| home.config.queue.contains_key(queue)),
+        ..wishes
+    })
 }
 
 pub(super) fn dismiss(start: &Start, select: &Select) -> Result<Exit> {

@@ -123,9 +123,8 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Init { adopt, user, group } => setup::init(&start, adopt, user.as_deref(), group.as_deref()),
         Command::Check => setup::check(&start),
         Command::Config { command } => setup::config(&start, command),
-        Command::Request { select, wait, refresh, retry } => {
-            ask::request(&start, &select, crate::request::Wishes { refresh, retry }, wait)
-        }
+        Command::Request { select, terms, dry_run: true, .. } => ask::rehearse(&start, &select, terms),
+        Command::Request { select, terms, wait, .. } => ask::request(&start, &select, terms, wait),
         Command::Status { select, wait } => ask::status(&start, &select, wait),
         Command::Fetch { select, output } => ask::fetch(&start, &select, &output),
         Command::Explain { select } => ask::explain(&start, &select),

@@ -12,7 +12,10 @@ use crate::exit::Refusal;
 const APPLICATION_ID: i32 = 0x4558_5051;
 
 /// Each migration, and the oldest schema whose program may still write after it.
-const MIGRATIONS: &[(&str, u32)] = &[(include_str!("../../sql/sqlite/migrations/0001_first.sql"), 1)];
+const MIGRATIONS: &[(&str, u32)] = &[
+    (include_str!("../../sql/sqlite/migrations/0001_first.sql"), 1),
+    (include_str!("../../sql/sqlite/migrations/0002_steering.sql"), 1),
+];
 
 /// The schema that this program writes.
 pub const NEWEST: u32 = MIGRATIONS.len() as u32;

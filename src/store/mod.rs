@@ -7,7 +7,15 @@
 //!
 //! `now` is an argument of every verb that needs it; no engine reads a clock.
 
+/// The text of a statement of the SQLite engine.
+macro_rules! sql {
+    ($name:literal) => {
+        include_str!(concat!("../../sql/sqlite/", $name, ".sql"))
+    };
+}
+
 pub mod migrate;
+mod request;
 mod rows;
 pub mod sqlite;
 mod trouble;
@@ -195,6 +203,9 @@ pub trait Store {
     /// Asks for a file: inserts, joins, revives or refuses, decided under the write lock.
     fn request(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested>;
 
+    /// What [`Store::request`] would come to; nothing is stored.
+    fn rehearse(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested>;
+
     /// The job for a file.
     fn find(&self, filename: &str) -> Result<Option<Job>>;
 
@@ -228,7 +239,7 @@ pub trait Store {
     /// The formats that wait in a queue, whether or not they can be made here.
     fn due_formats(&self, queue: &str) -> Result<Vec<String>>;
 
-    /// Claims the next due job, counting the attempt; `None` when nothing is due.
+    /// Claims the next due job that somebody still waits for, counting the attempt; `None` when nothing is due.
     fn claim(&mut self, claim: &Claim, now: DateTime<Utc>) -> Result<Option<Job>>;
 
     /// Notes what the exporter says of its progress.
@@ -260,6 +271,9 @@ pub trait Store {
 
     /// Deletes failures older than `before` and those beyond `max`.
     fn expire_failed(&mut self, before: DateTime<Utc>, max: u64, now: DateTime<Utc>) -> Result<u64>;
+
+    /// Fails queued jobs that nobody waits for any more.
+    fn expire_waits(&mut self, now: DateTime<Utc>) -> Result<u64>;
 
     /// Base files that live jobs may still use, and since when those must have been published.
     fn needed_bases(&self) -> Result<Vec<(String, DateTime<Utc>)>>;

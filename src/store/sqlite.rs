@@ -15,23 +15,16 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, ToSql, Transaction, Tra
 
 use super::trouble::explain;
 use super::{
-    Again, Ask, Cancelled, Claim, FailureNote, Filter, Pause, QueueBounds, Requested, Settled, Store, Tally, migrate,
-    rows,
+    Again, Ask, Cancelled, Claim, FailureNote, Filter, Pause, Requested, Settled, Store, Tally, migrate, request, rows,
 };
 use crate::clock::from_millis;
 use crate::exit::Refusal;
 use crate::fault;
 use crate::job::{Job, Outcome, Phase, Run};
-use crate::rules::{self, HORIZON, Step};
+use crate::rules::HORIZON;
 
 /// How long a statement waits for another process's write.
 const BUSY: Duration = Duration::from_secs(8);
-
-macro_rules! sql {
-    ($name:literal) => {
-        include_str!(concat!("../../sql/sqlite/", $name, ".sql"))
-    };
-}
 
 /// A connection to the queue.
 #[derive(Debug)]
@@ -113,6 +106,18 @@ impl Sqlite {
         attempt().map_err(|error| explain(path, error))
     }
 
+    /// What a write would come to; nothing of it stays.
+    fn rehearse_write<T>(&mut self, body: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        let Self { conn, path } = self;
+        let attempt = || -> Result<T> {
+            let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let value = body(&tx)?;
+            tx.rollback()?;
+            Ok(value)
+        };
+        attempt().map_err(|error| explain(path, error))
+    }
+
     fn read<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         body(&self.conn).map_err(|error| explain(&self.path, error))
     }
@@ -133,7 +138,7 @@ fn lost(path: &Path) -> anyhow::Error {
     Refusal::config(format!("{path} is not a usable database: it is empty; recover with `export-queue init --adopt`"))
 }
 
-fn millis(time: DateTime<Utc>) -> i64 {
+pub(super) fn millis(time: DateTime<Utc>) -> i64 {
     time.timestamp_millis()
 }
 
@@ -148,8 +153,8 @@ fn formats_json(formats: &[(String, Duration)]) -> String {
     serde_json::to_string(&map).unwrap_or_default()
 }
 
-fn one_job(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)]) -> Result<Option<Job>> {
-    let mut statement = conn.prepare(sql)?;
+pub(super) fn one_job(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)]) -> Result<Option<Job>> {
+    let mut statement = conn.prepare_cached(sql)?;
     let mut rows = statement.query(params)?;
     rows.next()?.map(rows::job).transpose()
 }
@@ -164,7 +169,7 @@ fn jobs(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)]) -> Result<V
     Ok(jobs)
 }
 
-fn find(conn: &Connection, filename: &str) -> Result<Option<Job>> {
+pub(super) fn find(conn: &Connection, filename: &str) -> Result<Option<Job>> {
     one_job(conn, sql!("find_by_filename"), named_params! {":filename": filename})
 }
 
@@ -172,87 +177,12 @@ fn find_by_id(conn: &Connection, id: i64) -> Result<Option<Job>> {
     one_job(conn, sql!("find_by_id"), named_params! {":id": id})
 }
 
-fn sure(conn: &Connection, id: i64) -> Result<Job> {
+pub(super) fn sure(conn: &Connection, id: i64) -> Result<Job> {
     find_by_id(conn, id)?.context("a row that was just written is not there")
 }
 
-fn count(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)]) -> Result<u64> {
-    Ok(conn.query_row(sql, params, |row| row.get::<_, i64>(0))?.unsigned_abs())
-}
-
-/// Whether a bound on waiting jobs is reached, and which.
-fn over_bounds(tx: &Transaction<'_>, ask: &Ask) -> Result<Option<Requested>> {
-    let QueueBounds { queued, per_client } = ask.bounds;
-    if queued > 0 {
-        let bound = queued as i64;
-        if count(tx, sql!("count_queued"), named_params! {":queue": ask.queue, ":bound": bound})? >= queued {
-            return Ok(Some(Requested::QueueFull));
-        }
-    }
-    if let (true, Some(client)) = (per_client > 0, &ask.client) {
-        let bound = per_client as i64;
-        let params = named_params! {":queue": ask.queue, ":client": client, ":bound": bound};
-        if count(tx, sql!("count_client"), params)? >= per_client {
-            return Ok(Some(Requested::ClientLimit));
-        }
-    }
-    Ok(None)
-}
-
-fn next_rank(tx: &Transaction<'_>, ask: &Ask, now: DateTime<Utc>) -> Result<i64> {
-    if let Some(rank) = ask.rank {
-        return Ok(rank);
-    }
-    let last = match &ask.client {
-        None => None,
-        Some(client) => {
-            tx.query_row(sql!("last_rank"), named_params! {":client": client, ":priority": ask.priority}, |row| {
-                row.get::<_, Option<i64>>(0)
-            })?
-        }
-    };
-    Ok(rules::rank(now, ask.priority, last))
-}
-
-/// Writes the row of a new or a revived job; `id` is the row that is revived.
-fn put(tx: &Transaction<'_>, ask: &Ask, id: Option<i64>, now: DateTime<Utc>) -> Result<i64> {
-    let rank = next_rank(tx, ask, now)?;
-    let (submitted_at, options) = (millis(now), ask.key.options_json());
-    let newer_than = ask.refresh.then_some(submitted_at);
-    let due_at = ask.not_before.filter(|at| *at > now).map(millis);
-    let waits_for = due_at.map(|_| "not_before");
-    let wait_until = ask.wait_until.map(millis);
-    let key = &ask.key;
-    if let Some(id) = id {
-        tx.execute(
-            sql!("revive"),
-            named_params! {
-                ":id": id, ":queue": ask.queue, ":client": ask.client, ":meta": ask.meta, ":pages": ask.pages,
-                ":priority": ask.priority, ":rank": rank, ":base_filename": ask.base_filename,
-                ":submitted_at": submitted_at, ":newer_than": newer_than, ":due_at": due_at, ":waits_for": waits_for,
-                ":wait_until": wait_until,
-            },
-        )?;
-        return Ok(id);
-    }
-    Ok(tx.query_row(
-        sql!("insert"),
-        named_params! {
-            ":title": key.title, ":lang": key.lang, ":font": key.font, ":format": key.format, ":options": options,
-            ":filename": ask.filename, ":base_filename": ask.base_filename, ":queue": ask.queue, ":client": ask.client,
-            ":meta": ask.meta, ":pages": ask.pages, ":priority": ask.priority, ":rank": rank,
-            ":submitted_at": submitted_at, ":newer_than": newer_than, ":due_at": due_at, ":waits_for": waits_for,
-            ":wait_until": wait_until,
-        },
-        |row| row.get(0),
-    )?)
-}
-
-fn note_interest(tx: &Transaction<'_>, job_id: i64, client: Option<&str>) -> Result<()> {
-    if let Some(client) = client {
-        tx.execute(sql!("interest"), named_params! {":job_id": job_id, ":client": client})?;
-    }
-    Ok(())
+pub(super) fn count(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)]) -> Result<u64> {
+    Ok(conn.prepare_cached(sql)?.query_row(params, |row| row.get::<_, i64>(0))?.unsigned_abs())
 }
 
 fn record(tx: &Transaction<'_>, run: &Run, node: &str) -> Result<()> {
@@ -293,6 +223,11 @@ fn put_back(tx: &Transaction<'_>, token: &str, again: Again) -> Result<bool> {
     Ok(changed == 1)
 }
 
+/// Jobs that nobody waits for any more fail.
+fn expire_waits(tx: &Transaction<'_>, now: DateTime<Utc>) -> Result<u64> {
+    Ok(tx.execute(sql!("expire_waits"), named_params! {":now": millis(now)})? as u64)
+}
+
 /// A newer file was asked for during the run: what it published does not fulfil the job.
 fn outdate_and_put_back(tx: &Transaction<'_>, run: &Run) -> Result<bool> {
     let published_at = millis(run.published_at.unwrap_or(run.finished_at));
@@ -306,37 +241,11 @@ impl Store for Sqlite {
     }
 
     fn request(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested> {
-        self.write(|tx| {
-            let row = find(tx, &ask.filename)?;
-            let step = rules::on_request(row.as_ref(), ask.retry, ask.hold, now);
-            let answer = match (step, row) {
-                (Step::Hold, Some(job)) => return Ok(Requested::Failing(job)),
-                (Step::Want, Some(job)) => {
-                    tx.execute(sql!("want"), named_params! {":id": job.id, ":now": millis(now)})?;
-                    return Ok(Requested::Failing(job));
-                }
-                (Step::Join, Some(job)) => {
-                    let rank = next_rank(tx, ask, now)?;
-                    let newer_than = ask.refresh.then_some(millis(now));
-                    let params = named_params! {
-                        ":id": job.id, ":priority": ask.priority, ":rank": rank, ":newer_than": newer_than, ":now": millis(now),
-                    };
-                    tx.execute(sql!("join"), params)?;
-                    Requested::Joined(sure(tx, job.id)?)
-                }
-                (Step::Revive | Step::Insert | Step::Hold | Step::Want | Step::Join, row) => {
-                    if let Some(refused) = over_bounds(tx, ask)? {
-                        return Ok(refused);
-                    }
-                    Requested::Queued(sure(tx, put(tx, ask, row.map(|job| job.id), now)?)?)
-                }
-            };
-            if let Requested::Queued(job) | Requested::Joined(job) = &answer {
-                note_interest(tx, job.id, ask.client.as_deref())?;
-            }
-            fault::point("request.before_commit")?;
-            Ok(answer)
-        })
+        self.write(|tx| request::request(tx, ask, now))
+    }
+
+    fn rehearse(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested> {
+        self.rehearse_write(|tx| request::request(tx, ask, now))
     }
 
     fn find(&self, filename: &str) -> Result<Option<Job>> {
@@ -424,6 +333,7 @@ impl Store for Sqlite {
 
     fn claim(&mut self, claim: &Claim, now: DateTime<Utc>) -> Result<Option<Job>> {
         self.write(|tx| {
+            expire_waits(tx, now)?;
             tx.execute(sql!("promote"), named_params! {":now": millis(now), ":horizon": horizon(now)})?;
             let params = named_params! {
                 ":queue": claim.queue, ":formats": formats_json(&claim.formats), ":token": claim.token,
@@ -539,6 +449,10 @@ impl Store for Sqlite {
             let params = named_params! {":before": millis(before), ":max": max, ":horizon": horizon(now)};
             Ok(tx.execute(sql!("expire_failed"), params)? as u64)
         })
+    }
+
+    fn expire_waits(&mut self, now: DateTime<Utc>) -> Result<u64> {
+        self.write(|tx| expire_waits(tx, now))
     }
 
     fn needed_bases(&self) -> Result<Vec<(String, DateTime<Utc>)>> {

@@ -111,14 +111,15 @@ fn failure_of(home: &Home, store: &dyn Store, job: &Job, filename: &str, now: Da
     let Phase::Failed { reason, detail, at, .. } = base.phase else {
         return Ok(None);
     };
-    let counts = at >= job.submitted_at || rules::hold_left(at, home.config.failures.hold.0, now).is_some();
+    let is_held = rules::hold_left(reason, at, home.config.failures.hold.0, now).is_some();
+    let counts = is_held || (at >= job.submitted_at && reason != crate::job::Failure::WaitExpired);
     Ok(counts.then_some((reason, detail)))
 }
 
 fn ask_for(home: &Home, job: &Job, key: Key, filename: String) -> Ask {
     let base_of_base = key.base(&home.config).map(|key| key.filename(&home.config.extension(&key.format)));
     Ask {
-        queue: home.config.queue_of_format(&key.format).to_owned(),
+        queue: queue_of_base(home, job, &key),
         base_filename: base_of_base,
         filename,
         key,
@@ -134,4 +135,13 @@ fn ask_for(home: &Home, job: &Job, key: Key, filename: String) -> Ask {
         hold: home.config.failures.hold.0,
         bounds: QueueBounds::default(),
     }
+}
+
+/// A job that was sent to another queue than its format's takes its base with it.
+fn queue_of_base(home: &Home, job: &Job, base: &Key) -> String {
+    let was_sent = job.queue != home.config.queue_of_format(&job.key.format);
+    if was_sent && home.config.queue.contains_key(&job.queue) {
+        return job.queue.clone();
+    }
+    home.config.queue_of_format(&base.format).to_owned()
 }

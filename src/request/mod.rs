@@ -1,6 +1,8 @@
 //! Asking: `request` and `status`. Ready comes only from the file, everything else only from the database, and "there is no
 //! row" is believed only after a second look at the file.
 
+mod wishes;
+
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::thread;
@@ -21,7 +23,9 @@ use crate::gates;
 use crate::job::{Job, Phase, Waiting};
 use crate::key::{self, Key};
 use crate::rules::{self, Scene};
-use crate::store::{Ask, QueueBounds, Requested, Store};
+use crate::store::{Ask, Requested, Store};
+
+pub use wishes::{Wishes, unknown_queue};
 
 /// After how long without a tick callers are told that nobody dispatches.
 const UNDISPATCHED: Duration = Duration::from_secs(120);
@@ -82,15 +86,6 @@ impl Answer {
     }
 }
 
-/// How a file is asked for.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Wishes {
-    /// A new file although one is ready.
-    pub refresh: bool,
-    /// A young failure is not an answer.
-    pub retry: bool,
-}
-
 /// The file name of a key.
 pub fn filename_of(home: &Home, key: &Key) -> String {
     key.filename(&home.config.extension(&key.format))
@@ -99,36 +94,81 @@ pub fn filename_of(home: &Home, key: &Key) -> String {
 /// Asks for a file.
 ///
 /// # Errors
-/// The database cannot be used (75, 77, 78); the answer to a ready file needs none.
-pub fn request(home: &Home, key: &Key, wishes: Wishes) -> Result<Answer> {
+/// A wish cannot be granted (2); the database cannot be used (75, 77, 78), but the answer to a ready file needs none.
+pub fn request(home: &Home, key: &Key, wishes: &Wishes) -> Result<Answer> {
     // Read once and before the first look at the file: a file published after that look fulfils this request.
     let now = clock::now();
-    let filename = filename_of(home, key);
-    let mut answer = blank(home, key, filename.clone(), now);
-    if let Some(deny) = config_denies(home, key) {
-        answer.refused = Some(Refused::Denied(deny));
+    wishes.check(&home.config, now)?;
+    if let Some(answer) = answer_at_once(home, key, wishes, now)? {
         return Ok(answer);
-    }
-    if !wishes.refresh && home.ready(&filename, now)?.is_some() {
-        return status(home, key);
     }
     let mut store = home.open_to_ask()?;
     if wishes.retry {
         retry_bases(home, &mut store, key, now)?;
     }
-    let requested = store.request(&ask(home, key, filename, wishes), now)?;
+    let ask = ask(home, key, wishes, now);
+    let requested = store.request(&ask, now)?;
     fault::point("request.after_commit")?;
     match requested {
         Requested::Queued(_) | Requested::Joined(_) => poke(home)?,
         Requested::Failing(_) => {}
-        Requested::QueueFull | Requested::ClientLimit => {
-            let is_full = requested == Requested::QueueFull;
-            answer.refused = Some(if is_full { Refused::QueueFull } else { Refused::ClientLimit });
-            answer.retry_after = Some(REFUSED_RETRY);
-            return Ok(answer);
-        }
+        Requested::QueueFull => return Ok(refused(home, ask, Refused::QueueFull, now)),
+        Requested::ClientLimit => return Ok(refused(home, ask, Refused::ClientLimit, now)),
     }
     look(home, key, Some(&store))
+}
+
+/// The answer that needs no change of the database: denied, or a ready file.
+fn answer_at_once(home: &Home, key: &Key, wishes: &Wishes, now: DateTime<Utc>) -> Result<Option<Answer>> {
+    let filename = filename_of(home, key);
+    if let Some(deny) = config_denies(home, key) {
+        let refused = Some(Refused::Denied(deny));
+        return Ok(Some(Answer { refused, ..blank(home, key, filename, now) }));
+    }
+    if !wishes.refresh && home.ready(&filename, now)?.is_some() {
+        return status(home, key).map(Some);
+    }
+    Ok(None)
+}
+
+fn refused(home: &Home, ask: Ask, why: Refused, now: DateTime<Utc>) -> Answer {
+    let (refused, retry_after) = (Some(why), Some(REFUSED_RETRY));
+    Answer { queue: ask.queue, refused, retry_after, ..blank(home, &ask.key, ask.filename, now) }
+}
+
+/// What a request does, or would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Would {
+    /// Nothing is stored: that is the answer already.
+    Answer,
+    /// A new job, or a failed one afresh.
+    Queue,
+    /// A live job is joined.
+    Join,
+}
+
+/// What a request would come to; nothing is stored.
+///
+/// # Errors
+/// As [`request`].
+pub fn rehearse(home: &Home, key: &Key, wishes: &Wishes) -> Result<(Would, Answer)> {
+    let now = clock::now();
+    wishes.check(&home.config, now)?;
+    if let Some(answer) = answer_at_once(home, key, wishes, now)? {
+        return Ok((Would::Answer, answer));
+    }
+    let mut store = home.open_to_ask()?;
+    let ask = ask(home, key, wishes, now);
+    let (would, job) = match store.rehearse(&ask, now)? {
+        Requested::Queued(job) => (Would::Queue, job),
+        Requested::Joined(job) => (Would::Join, job),
+        Requested::Failing(job) => (Would::Answer, job),
+        Requested::QueueFull => return Ok((Would::Answer, refused(home, ask, Refused::QueueFull, now))),
+        Requested::ClientLimit => return Ok((Would::Answer, refused(home, ask, Refused::ClientLimit, now))),
+    };
+    let mut answer = blank(home, key, ask.filename, now);
+    describe(home, &store, job, &mut answer)?;
+    Ok((would, answer))
 }
 
 /// Whoever wants a failed export tried again wants the formats it is made from tried again too.
@@ -137,9 +177,8 @@ fn retry_bases(home: &Home, store: &mut dyn Store, key: &Key, now: DateTime<Utc>
         return Ok(());
     };
     retry_bases(home, store, &base, now)?;
-    let filename = filename_of(home, &base);
-    if store.find(&filename)?.is_some_and(|job| matches!(job.phase, Phase::Failed { .. })) {
-        store.request(&ask(home, &base, filename, Wishes { retry: true, refresh: false }), now)?;
+    if store.find(&filename_of(home, &base))?.is_some_and(|job| matches!(job.phase, Phase::Failed { .. })) {
+        store.request(&ask(home, &base, &Wishes { retry: true, ..Wishes::default() }, now), now)?;
     }
     Ok(())
 }
@@ -148,30 +187,9 @@ fn config_denies(home: &Home, key: &Key) -> Option<String> {
     key::denied(&home.config, &key.title).map(|deny| deny.message.clone())
 }
 
-fn ask(home: &Home, key: &Key, filename: String, wishes: Wishes) -> Ask {
-    let config = &home.config;
-    let queue = config.queue_of_format(&key.format).to_owned();
-    let limits = config.queue.get(&queue);
-    Ask {
-        base_filename: key.base(config).map(|base| filename_of(home, &base)),
-        bounds: limits.map_or_else(QueueBounds::default, |queue| QueueBounds {
-            queued: queue.max_queued,
-            per_client: queue.max_queued_per_client,
-        }),
-        key: key.clone(),
-        filename,
-        queue,
-        client: None,
-        meta: None,
-        pages: None,
-        priority: rules::DEFAULT_PRIORITY,
-        rank: None,
-        not_before: None,
-        wait_until: None,
-        refresh: wishes.refresh,
-        retry: wishes.retry,
-        hold: config.failures.hold.0,
-    }
+fn ask(home: &Home, key: &Key, wishes: &Wishes, now: DateTime<Utc>) -> Ask {
+    let base = key.base(&home.config).map(|base| filename_of(home, &base));
+    wishes.ask(&home.config, key.clone(), (filename_of(home, key), base), now)
 }
 
 /// Wakes a dispatcher that waits. The file belongs to the owner; a front end only writes to it.
@@ -206,9 +224,9 @@ fn look(home: &Home, key: &Key, opened: Option<&dyn Store>) -> Result<Answer> {
     answer.file = home.ready(&filename, now)?;
     let is_ready = answer.file.is_some();
     let found = match opened {
-        Some(store) => describe(home, store, &mut answer),
+        Some(store) => describe_job(home, store, &mut answer),
         None => match home.open_to_read() {
-            Ok(Some(store)) => describe(home, &store, &mut answer),
+            Ok(Some(store)) => describe_job(home, &store, &mut answer),
             Ok(None) => Ok(()),
             Err(error) => Err(error),
         },
@@ -228,10 +246,11 @@ fn look(home: &Home, key: &Key, opened: Option<&dyn Store>) -> Result<Answer> {
 }
 
 /// Adds what the database knows.
-fn describe(home: &Home, store: &dyn Store, answer: &mut Answer) -> Result<()> {
-    let Some(job) = store.find(&answer.filename)? else {
-        return Ok(());
-    };
+fn describe_job(home: &Home, store: &dyn Store, answer: &mut Answer) -> Result<()> {
+    store.find(&answer.filename)?.map_or(Ok(()), |job| describe(home, store, job, answer))
+}
+
+fn describe(home: &Home, store: &dyn Store, job: Job, answer: &mut Answer) -> Result<()> {
     answer.queue.clone_from(&job.queue);
     match &job.phase {
         Phase::Queued { .. } => {
@@ -240,8 +259,8 @@ fn describe(home: &Home, store: &dyn Store, answer: &mut Answer) -> Result<()> {
             answer.waiting = rules::waiting(&job, scene(home, store, &job, pause.is_some())?, answer.now);
             answer.message = pause.and_then(|pause| pause.message);
         }
-        Phase::Failed { at, .. } => {
-            answer.retry_after = rules::hold_left(*at, home.config.failures.hold.0, answer.now);
+        Phase::Failed { reason, at, .. } => {
+            answer.retry_after = rules::hold_left(*reason, *at, home.config.failures.hold.0, answer.now);
         }
         Phase::Started { .. } => {}
     }

@@ -1,0 +1,162 @@
+//! A queue that people can steer: how an export is asked for, pauses, and what is done to many jobs at once.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Queue, text};
+
+/// Nothing starts by itself: there is no slot. Beside `default` there is `express`.
+fn still_queue(more: &str) -> Queue {
+    let queue = Queue::with(&format!("[queue.express]\nslots = 0\nmin_free_disk = 0\n{more}"));
+    queue.reconfigure("slots = 2", "slots = 0");
+    queue
+}
+
+/// The status object of a request with these arguments, whatever its code.
+fn ask(queue: &Queue, args: &[&str]) -> Value {
+    queue.run([&["--json", "--exit-zero", "request"], args].concat()).json()
+}
+
+/// What a wrong call is told.
+fn refusal(queue: &Queue, args: &[&str]) -> String {
+    let said = queue.run([&["--json"], args].concat()).code(2);
+    text(&said.json()["error"]["message"])
+}
+
+fn stored(queue: &Queue) -> Vec<String> {
+    queue.sql("SELECT title FROM jobs ORDER BY rank, id")
+}
+
+#[test]
+fn a_lower_priority_goes_first() {
+    let queue = still_queue("");
+    for (title, priority) in [("last", "1000"), ("third", "10"), ("first", "0")] {
+        ask(&queue, &["--priority", priority, title]);
+    }
+    ask(&queue, &["second", "--priority", "9"]);
+    assert_eq!(stored(&queue), ["first", "second", "third", "last"]);
+    assert_eq!(refusal(&queue, &["request", "A", "--priority", "1001"]), "a priority is 0 to 1000");
+}
+
+#[test]
+fn what_a_caller_gives_comes_back() {
+    let queue = Queue::new();
+    let meta = json!({"page": 7, "who": ["ä", null]});
+    let status = ask(&queue, &["A", "--client", "web 1", "--meta", &meta.to_string()]);
+    assert_eq!(status["meta"], meta);
+    assert_eq!(queue.status("ok", "A")["meta"], meta);
+    queue.dispatch().code(0);
+    let run = queue.run(["--json", "history", "A"]).code(0).json();
+    assert_eq!((&run["meta"], &run["client"]), (&meta, &"web 1".into()));
+    let told = refusal(&queue, &["request", "B", "--meta", "{"]);
+    assert!(told.starts_with("meta is not JSON: "), "{told}");
+    let long = format!("\"{}\"", "x".repeat(4096));
+    assert_eq!(refusal(&queue, &["request", "B", "--meta", &long]), "meta is longer than 4096 bytes");
+    let told = refusal(&queue, &["request", "B", "--client", " "]);
+    assert_eq!(told, "a client is 1 to 128 bytes, not blank, without control characters");
+}
+
+#[test]
+fn a_later_job_waits_for_its_time_and_two_of_one_second_both_run() {
+    let mut queue = Queue::new();
+    ask(&queue, &["A", "--delay", "90s"]);
+    let status = queue.status("ok", "A");
+    assert_eq!((&status["state"], &status["reason"]), (&"queued".into(), &"not_before".into()));
+    let far = chrono_like(&status, 90);
+    ask(&queue, &["B", "--not-before", &far]);
+    queue.dispatch().code(0).silent();
+    assert!(queue.published().is_empty());
+    queue.set("EXPORT_QUEUE_TEST_CLOCK", "95");
+    queue.dispatch().code(0).silent();
+    assert_eq!(queue.published().len(), 2);
+    assert!(refusal(&queue, &["request", "C", "--delay", "500d"]).contains("days ahead"));
+    queue.run(["request", "C", "--delay", "1s", "--not-before", &far]).code(2);
+    queue.run(["request", "C", "--not-before", "tomorrow"]).code(2);
+}
+
+/// The time so many seconds after a job was asked for, as its caller would write it.
+fn chrono_like(status: &Value, secs: i64) -> String {
+    let submitted: chrono::DateTime<chrono::Utc> = text(&status["submitted_at"]).parse().expect("a time");
+    (submitted + chrono::Duration::seconds(secs)).to_rfc3339()
+}
+
+#[test]
+fn who_asks_without_delay_has_not_to_wait_for_others_who_did() {
+    let queue = still_queue("");
+    ask(&queue, &["A", "--delay", "1h"]);
+    ask(&queue, &["A", "--delay", "2h"]);
+    assert_eq!(queue.status("ok", "A")["reason"], "no_free_slot");
+    assert_eq!(queue.sql("SELECT waits_for, due_at - submitted_at FROM jobs"), ["not_before|3600000"]);
+    ask(&queue, &["A"]);
+    assert_eq!(queue.sql("SELECT waits_for, due_at FROM jobs"), ["|"]);
+}
+
+#[test]
+fn nobody_waits_any_more() {
+    let mut queue = Queue::new();
+    ask(&queue, &["A", "--max-wait", "60s"]);
+    ask(&queue, &["B", "--max-wait", "60s"]);
+    ask(&queue, &["B"]);
+    queue.set("EXPORT_QUEUE_TEST_CLOCK", "61");
+    queue.dispatch().code(0).silent();
+    let status = queue.status("ok", "A");
+    assert_eq!((&status["state"], &status["reason"]), (&"failed_unknown".into(), &"wait_expired".into()));
+    assert_eq!(status["retry_after_seconds"], Value::Null);
+    assert_eq!(queue.state("ok", "B"), "ready");
+    // That says nothing of the book: whoever asks again is not held off.
+    assert_eq!(ask(&queue, &["A"])["state"], "queued");
+}
+
+#[test]
+fn small_books_and_named_queues_have_lanes_of_their_own() {
+    let queue = still_queue("[bypass]\nmax_pages = 30\nqueue = \"express\"\n");
+    assert_eq!(ask(&queue, &["small", "--pages", "30"])["queue"], "express");
+    assert_eq!(ask(&queue, &["big", "--pages", "31"])["queue"], "default");
+    assert_eq!(ask(&queue, &["named", "--pages", "9", "--queue", "default"])["queue"], "default");
+    let told = refusal(&queue, &["request", "A", "--queue", "expres"]);
+    assert_eq!(told, "unknown queue `expres`: did you mean `express`?");
+    assert_eq!(stored(&queue).len(), 3);
+    assert!(!queue.run(["check"]).out.contains("has no effect"));
+}
+
+#[test]
+fn a_client_may_have_so_many_jobs_and_no_more() {
+    let queue = still_queue("");
+    queue.reconfigure("min_free_disk = 0\n[limits]", "min_free_disk = 0\nmax_queued_per_client = 1\n[limits]");
+    ask(&queue, &["A", "--client", "one"]);
+    let said = queue.run(["--json", "request", "B", "--client", "one"]).code(75);
+    let status = said.json();
+    assert_eq!((&status["state"], &status["reason"]), (&"absent".into(), &"client_limit".into()));
+    assert!(status["retry_after_seconds"].as_u64().is_some_and(|seconds| seconds > 0), "{status}");
+    assert_eq!(ask(&queue, &["B", "--client", "two"])["state"], "queued");
+    assert_eq!(ask(&queue, &["A", "--client", "one"])["state"], "queued");
+}
+
+#[test]
+fn a_dry_run_says_what_would_happen_and_stores_nothing() {
+    let queue = still_queue("");
+    let would = |args: &[&str], code: i32| {
+        let said = queue.run([&["--json", "request", "--dry-run"], args].concat()).code(code).json();
+        assert_eq!(said["dry_run"], true);
+        (text(&said["would"]), text(&said["status"]["state"]))
+    };
+    assert_eq!(would(&["A"], 3), ("queue".into(), "queued".into()));
+    assert_eq!(stored(&queue), [""; 0]);
+    ask(&queue, &["A"]);
+    assert_eq!(would(&["A", "--priority", "1"], 3), ("join".into(), "queued".into()));
+    assert_eq!(queue.sql("SELECT priority FROM jobs"), ["10"]);
+    queue.reconfigure("slots = 0\nmin_free_disk = 0\n[limits]", "slots = 1\nmin_free_disk = 0\n[limits]");
+    queue.dispatch().code(0);
+    assert_eq!(would(&["A"], 0), ("answer".into(), "ready".into()));
+    let said = queue.run(["request", "--dry-run", "B", "--queue", "express"]).code(3);
+    assert_eq!(said.out, "would be queued: queued  B (en, default, ok)  no_free_slot  0 ahead\n");
+}
+
+#[test]
+fn a_job_that_is_tried_again_stays_what_it_was() {
+    let queue = Queue::new();
+    ask(&queue, &["--format", "code1", "A", "--client", "c", "--meta", "7", "--priority", "3"]);
+    queue.dispatch().code(0);
+    assert_eq!(queue.state("code1", "A"), "failed_unknown");
+    queue.run(["retry", "--format", "code1", "A"]).code(3);
+    assert_eq!(queue.sql("SELECT client, meta, priority, state FROM jobs"), ["c|7|3|0"]);
+}
