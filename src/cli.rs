@@ -320,6 +320,22 @@ pub enum Command {
         #[arg(long)]
         force: bool,
     },
+    /// Start nothing new of a queue; requests are still accepted
+    Pause {
+        /// Queue; all of them without it
+        queue: Option<String>,
+        /// What callers are told
+        #[arg(long, value_name = "TEXT")]
+        message: Option<String>,
+        /// Come back when nothing of it runs any more
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Let a queue go on
+    Resume {
+        /// Queue; all of them without it
+        queue: Option<String>,
+    },
     /// Show past runs
     History {
         /// Title of the book; all books without it

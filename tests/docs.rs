@@ -24,6 +24,8 @@ const COMMANDS: &[&str] = &[
     "dismiss",
     "cancel",
     "history",
+    "pause",
+    "resume",
 ];
 
 /// The keys of the configuration, by section.

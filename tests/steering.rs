@@ -1,5 +1,7 @@
 //! A queue that people can steer: how an export is asked for, pauses, and what is done to many jobs at once.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
 use crate::harness::{Queue, text};
@@ -159,4 +161,44 @@ fn a_job_that_is_tried_again_stays_what_it_was() {
     assert_eq!(queue.state("code1", "A"), "failed_unknown");
     queue.run(["retry", "--format", "code1", "A"]).code(3);
     assert_eq!(queue.sql("SELECT client, meta, priority, state FROM jobs"), ["c|7|3|0"]);
+}
+
+#[test]
+fn a_paused_queue_accepts_requests_and_starts_nothing() {
+    let queue = Queue::with("[queue.express]\nmin_free_disk = 0\n");
+    let said = queue.run(["pause", "default", "--message", "back at noon"]).code(0);
+    assert_eq!(said.out, "queue default: paused\n");
+    let said = queue.run(["--json", "request", "A"]).code(3);
+    let status = said.json();
+    assert_eq!((&status["reason"], &status["message"]), (&"paused".into(), &"back at noon".into()));
+    assert_eq!(queue.run(["status", "A"]).code(3).out, "queued  A (en, default, ok)  paused  0 ahead  back at noon\n");
+    let told = queue.run(["explain", "A"]).code(3).out;
+    assert!(told.contains("its queue is paused: back at noon; `export-queue resume default`"), "{told}");
+    ask(&queue, &["B", "--queue", "express"]);
+    queue.dispatch().code(0).silent();
+    assert_eq!((queue.state("ok", "A"), queue.state("ok", "B")), ("queued".into(), "ready".into()));
+    assert_eq!(queue.run(["resume"]).code(0).out, "queue default: goes on\nqueue express: was not paused\n");
+    queue.dispatch().code(0).silent();
+    assert_eq!(queue.state("ok", "A"), "ready");
+    assert_eq!(refusal(&queue, &["pause", "defalt"]), "unknown queue `defalt`: did you mean `default`?");
+}
+
+#[test]
+fn a_pause_lets_running_exports_finish_and_waits_for_them() {
+    let queue = Queue::new();
+    fs::write(queue.path("S"), "1").expect("a file");
+    for title in ["A", "B", "C"] {
+        queue.request("slow", title);
+    }
+    let dispatcher = queue.spawn(["dispatch", "--wait"]);
+    queue.await_state("slow", "A", "started");
+    queue.await_state("slow", "B", "started");
+    let said = queue.run(["--json", "pause", "--wait"]).code(0);
+    assert_eq!(said.json(), json!({"schema": 1, "queue": "default", "paused": true}));
+    assert!(queue.exporters().is_empty());
+    assert_eq!((queue.state("slow", "A"), queue.state("slow", "B")), ("ready".into(), "ready".into()));
+    // Its workers do not take the next one either.
+    dispatcher.wait().code(0);
+    assert_eq!(queue.state("slow", "C"), "queued");
+    queue.assert_quiet();
 }

@@ -79,6 +79,7 @@ conform! {
     who_joins_a_later_job_can_only_bring_it_forward
     a_job_is_waited_for_as_long_as_its_most_patient_caller_does
     a_claim_takes_nothing_that_nobody_waits_for
+    nothing_of_a_paused_queue_is_due_or_claimed
     }
 }
 
@@ -794,6 +795,24 @@ fn a_claim_takes_nothing_that_nobody_waits_for(store: &mut dyn Store) {
     assert_eq!(start(store, "t", at(10)).filename, name("B"));
     assert_eq!(find(store, "A").state(), State::FailedUnknown);
     assert_eq!(store.expire_waits(at(99)).unwrap(), 0);
+}
+
+fn nothing_of_a_paused_queue_is_due_or_claimed(store: &mut dyn Store) {
+    let formats = [("epub".to_owned(), LIMIT)];
+    put(store, &ask("A"), at(0));
+    put(store, &Ask { not_before: Some(at(1)), ..ask("B") }, at(0));
+    store.pause("default", Some("until noon"), at(5)).unwrap();
+    store.pause("default", None, at(6)).unwrap();
+    let pause = store.pause_of("default").unwrap().expect("a pause");
+    assert_eq!((pause.since, pause.message.as_deref()), (at(5), Some("until noon")));
+    assert_eq!(store.paused().unwrap(), ["default"]);
+    assert_eq!(store.due("default", &formats, at(9), 10).unwrap(), 0);
+    assert_eq!(store.claim(&claim("t"), at(9)).unwrap(), None);
+    assert!(store.resume("default").unwrap());
+    assert!(!store.resume("default").unwrap());
+    assert_eq!(store.pause_of("default").unwrap(), None);
+    assert_eq!(store.due("default", &formats, at(9), 10).unwrap(), 2);
+    start(store, "t", at(9));
 }
 
 #[test]

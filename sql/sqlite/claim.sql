@@ -1,6 +1,7 @@
 -- Claims the due job with the lowest rank among the formats that can be made here, for the worker that will do it.
 -- :formats is a JSON object, format to time limit in milliseconds. The head of each format is one look into jobs_due, so
--- the cost does not grow with the depth of the queue. A derived job is not due while a row of its base is live. A run begins
+-- the cost does not grow with the depth of the queue. A derived job is not due while a row of its base is live, and nothing
+-- while the queue is paused. A run begins
 -- after the refresh that it serves, also where :now was read before a wait for the write lock or the clock was set back.
 WITH heads AS (
     SELECT formats.value AS timeout,
@@ -15,6 +16,7 @@ WITH heads AS (
             ORDER BY due.rank, due.id
             LIMIT 1) AS id
     FROM json_each(:formats) AS formats
+    WHERE NOT EXISTS (SELECT 1 FROM queues WHERE name = :queue AND paused_at IS NOT NULL)
 ),
 next AS (
     SELECT heads.id, heads.timeout

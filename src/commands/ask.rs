@@ -262,7 +262,11 @@ fn waiting_line(home: &Home, answer: &Answer, job: &Job) -> String {
     let ahead = answer.ahead.unwrap_or(0);
     match answer.waiting {
         None => format!("{ahead} jobs go before it; the next free worker takes it"),
-        Some(Waiting::Paused) => "its queue is paused".to_owned(),
+        Some(Waiting::Paused) => format!(
+            "its queue is paused{}; `export-queue resume {}` lets it go on",
+            answer.message.as_ref().map_or_else(String::new, |message| format!(": {}", exporter::plain(message))),
+            job.queue
+        ),
         Some(Waiting::NoFreeSlot) if !home.config.queue.contains_key(&job.queue) => {
             format!("its queue {} is not configured any more", job.queue)
         }

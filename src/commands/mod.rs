@@ -3,6 +3,7 @@
 mod ask;
 mod operate;
 mod setup;
+mod steer;
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -138,6 +139,8 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::List { state, queue, format, limit } => {
             operate::list(&start, &crate::store::Filter { state, queue, format, limit })
         }
+        Command::Pause { queue, message, wait } => steer::pause(&start, queue.as_deref(), message.as_deref(), wait),
+        Command::Resume { queue } => steer::resume(&start, queue.as_deref()),
         Command::Queues => operate::queues(&start),
         Command::Work { .. } => Ok(Exit::Done),
     }

@@ -233,6 +233,15 @@ pub trait Store {
     /// The pause of a queue, if it is paused.
     fn pause_of(&self, queue: &str) -> Result<Option<Pause>>;
 
+    /// Pauses a queue: nothing of it is due or claimed any more. A pause that is in force keeps its date.
+    fn pause(&mut self, queue: &str, message: Option<&str>, now: DateTime<Utc>) -> Result<()>;
+
+    /// Ends the pause of a queue; false when there was none.
+    fn resume(&mut self, queue: &str) -> Result<bool>;
+
+    /// The queues that are paused.
+    fn paused(&self) -> Result<Vec<String>>;
+
     /// How many jobs of these formats a queue has due, counted to `limit`.
     fn due(&self, queue: &str, formats: &[(String, Duration)], now: DateTime<Utc>, limit: u32) -> Result<u32>;
 

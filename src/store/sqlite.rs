@@ -169,6 +169,13 @@ fn jobs(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)]) -> Result<V
     Ok(jobs)
 }
 
+/// The one column of each row.
+fn texts(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)]) -> Result<Vec<String>> {
+    let mut statement = conn.prepare(sql)?;
+    let rows = statement.query_map(params, |row| row.get(0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
 pub(super) fn find(conn: &Connection, filename: &str) -> Result<Option<Job>> {
     one_job(conn, sql!("find_by_filename"), named_params! {":filename": filename})
 }
@@ -313,6 +320,22 @@ impl Store for Sqlite {
         })
     }
 
+    fn pause(&mut self, queue: &str, message: Option<&str>, now: DateTime<Utc>) -> Result<()> {
+        self.write(|tx| {
+            let params = named_params! {":queue": queue, ":message": message, ":now": millis(now)};
+            tx.execute(sql!("pause"), params)?;
+            Ok(())
+        })
+    }
+
+    fn resume(&mut self, queue: &str) -> Result<bool> {
+        self.write(|tx| Ok(tx.execute(sql!("resume"), named_params! {":queue": queue})? == 1))
+    }
+
+    fn paused(&self) -> Result<Vec<String>> {
+        self.read(|conn| texts(conn, sql!("paused"), &[]))
+    }
+
     fn due(&self, queue: &str, formats: &[(String, Duration)], now: DateTime<Utc>, limit: u32) -> Result<u32> {
         self.read(|conn| {
             let params = named_params! {
@@ -324,11 +347,7 @@ impl Store for Sqlite {
     }
 
     fn due_formats(&self, queue: &str) -> Result<Vec<String>> {
-        self.read(|conn| {
-            let mut statement = conn.prepare(sql!("due_formats"))?;
-            let rows = statement.query_map(named_params! {":queue": queue}, |row| row.get(0))?;
-            Ok(rows.collect::<Result<_, _>>()?)
-        })
+        self.read(|conn| texts(conn, sql!("due_formats"), named_params! {":queue": queue}))
     }
 
     fn claim(&mut self, claim: &Claim, now: DateTime<Utc>) -> Result<Option<Job>> {
@@ -465,13 +484,11 @@ impl Store for Sqlite {
 
     fn due_files(&self, before: DateTime<Utc>, now: DateTime<Utc>, (skip, limit): (u32, u32)) -> Result<Vec<String>> {
         self.read(|conn| {
-            let mut statement = conn.prepare(sql!("due_files"))?;
             let horizon = millis(now) + 60_000;
             let params = named_params! {
                 ":before": millis(before), ":horizon": horizon, ":skip": skip, ":limit": limit,
             };
-            let rows = statement.query_map(params, |row| row.get(0))?;
-            Ok(rows.collect::<Result<_, _>>()?)
+            texts(conn, sql!("due_files"), params)
         })
     }
 
@@ -520,10 +537,6 @@ impl Store for Sqlite {
     }
 
     fn tokens(&self) -> Result<Vec<String>> {
-        self.read(|conn| {
-            let mut statement = conn.prepare(sql!("tokens"))?;
-            let rows = statement.query_map([], |row| row.get(0))?;
-            Ok(rows.collect::<Result<_, _>>()?)
-        })
+        self.read(|conn| texts(conn, sql!("tokens"), &[]))
     }
 }

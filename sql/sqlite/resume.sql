@@ -1,0 +1,4 @@
+-- The queue goes on. :queue
+DELETE FROM queues
+WHERE name = :queue
+  AND paused_at IS NOT NULL

@@ -1,0 +1,69 @@
+//! Commands that change what many jobs do.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::Start;
+use crate::bind::Home;
+use crate::clock;
+use crate::exit::{Exit, Refusal};
+use crate::output;
+use crate::request;
+use crate::store::Store;
+
+/// How often is looked whether something still runs.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// The longest message of a pause, in bytes.
+const MAX_MESSAGE: usize = 1000;
+
+/// The queues that are meant: the one that is named, which must be configured or paused, else all.
+fn queues_of(home: &Home, store: &dyn Store, named: Option<&str>) -> Result<Vec<String>> {
+    let mut known: Vec<String> = home.config.queue.keys().cloned().chain(store.paused()?).collect();
+    known.sort();
+    known.dedup();
+    match named {
+        None => Ok(known),
+        Some(queue) if known.iter().any(|name| name == queue) => Ok(vec![queue.to_owned()]),
+        Some(queue) => Err(Refusal::usage(request::unknown_queue(&home.config, queue))),
+    }
+}
+
+fn say(start: &Start, queue: &str, is_paused: bool, text: &str) -> Result<()> {
+    let object = json!({"schema": 1, "queue": queue, "paused": is_paused});
+    let text = if start.global.json { object.to_string() } else { format!("queue {queue}: {text}") };
+    output::say(&text).map(drop)
+}
+
+pub(super) fn pause(start: &Start, queue: Option<&str>, message: Option<&str>, wait: bool) -> Result<Exit> {
+    if message.is_some_and(|message| message.len() > MAX_MESSAGE) {
+        return Err(Refusal::usage(format!("the message is longer than {MAX_MESSAGE} bytes")));
+    }
+    let home = start.home()?;
+    let mut store = home.open_to_ask()?;
+    let queues = queues_of(&home, &store, queue)?;
+    for queue in &queues {
+        store.pause(queue, message, clock::now())?;
+    }
+    for queue in &queues {
+        while wait && store.count_started(queue)? > 0 {
+            thread::sleep(LOOK);
+        }
+        say(start, queue, true, "paused")?;
+    }
+    Ok(Exit::Done)
+}
+
+pub(super) fn resume(start: &Start, queue: Option<&str>) -> Result<Exit> {
+    let home = start.home()?;
+    let mut store = home.open_to_ask()?;
+    for queue in queues_of(&home, &store, queue)? {
+        let was_paused = store.resume(&queue)?;
+        say(start, &queue, false, if was_paused { "goes on" } else { "was not paused" })?;
+    }
+    request::poke(&home)?;
+    Ok(Exit::Done)
+}
