@@ -301,6 +301,21 @@ pub enum Command {
         /// The export.
         #[command(flatten)]
         select: Select,
+        /// Every failed job, at its old place
+        #[arg(long, group = "named", conflicts_with = "Variant")]
+        all_failed: bool,
+    },
+    /// Forget failed jobs
+    Purge {
+        /// Of this state: failed_timeout or failed_unknown
+        #[arg(long, value_parser = state)]
+        state: State,
+        /// Failed so long ago
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        older_than: Duration,
+        /// Say how many it would be
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Forget a failed job
     Dismiss {

@@ -24,6 +24,7 @@ const COMMANDS: &[&str] = &[
     "dismiss",
     "cancel",
     "history",
+    "purge",
     "pause",
     "resume",
 ];

@@ -202,3 +202,28 @@ fn a_pause_lets_running_exports_finish_and_waits_for_them() {
     assert_eq!(queue.state("slow", "C"), "queued");
     queue.assert_quiet();
 }
+
+#[test]
+fn all_failed_jobs_are_tried_again_or_forgotten_at_once() {
+    let mut queue = Queue::new();
+    for title in ["A", "B"] {
+        queue.request("code1", title);
+    }
+    queue.dispatch().code(0).silent();
+    let said = queue.run(["purge", "--state", "failed_unknown", "--older-than", "1h"]).code(0);
+    assert_eq!(said.out, "forgot 0 failed jobs\n");
+    assert_eq!(queue.run(["retry", "--all-failed"]).code(0).out, "queued 2 failed jobs again\n");
+    assert_eq!(queue.state("code1", "A"), "queued");
+    queue.dispatch().code(0).silent();
+    queue.run(["retry", "--all-failed", "A"]).code(2);
+    queue.run(["retry", "--all-failed", "--format", "ok"]).code(2);
+    queue.run(["retry"]).code(2);
+    queue.set("EXPORT_QUEUE_TEST_CLOCK", "3601");
+    let purge = ["--json", "purge", "--state", "failed_unknown", "--older-than", "1h"];
+    let said = queue.run([&purge[..], &["--dry-run"]].concat()).code(0).json();
+    assert_eq!(said, json!({"schema": 1, "dry_run": true, "purged": 2}));
+    assert_eq!(queue.run(purge).code(0).json()["purged"], 2);
+    assert_eq!(queue.state("code1", "A"), "absent");
+    let told = refusal(&queue, &["purge", "--state", "queued", "--older-than", "0"]);
+    assert_eq!(told, "only failed jobs are purged; `cancel` ends others");
+}

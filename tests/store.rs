@@ -80,6 +80,8 @@ conform! {
     a_job_is_waited_for_as_long_as_its_most_patient_caller_does
     a_claim_takes_nothing_that_nobody_waits_for
     nothing_of_a_paused_queue_is_due_or_claimed
+    all_failed_jobs_are_queued_again_at_their_old_places
+    old_failures_of_a_state_are_purged_unless_processes_are_left
     }
 }
 
@@ -813,6 +815,33 @@ fn nothing_of_a_paused_queue_is_due_or_claimed(store: &mut dyn Store) {
     assert_eq!(store.pause_of("default").unwrap(), None);
     assert_eq!(store.due("default", &formats, at(9), 10).unwrap(), 2);
     start(store, "t", at(9));
+}
+
+fn all_failed_jobs_are_queued_again_at_their_old_places(store: &mut dyn Store) {
+    let rank = failed(store, "A", Failure::ExitNonzero, false).rank;
+    failed(store, "B", Failure::TimedOut, false);
+    failed(store, "left", Failure::WouldNotDie, true);
+    put(store, &ask("Q"), at(3));
+    assert_eq!(store.retry_failed(at(9)).unwrap(), 2);
+    let job = find(store, "A");
+    assert_eq!((job.state(), job.rank, job.attempts, job.submitted_at), (State::Queued, rank, 0, at(9)));
+    assert_eq!(find(store, "left").state(), State::FailedTimeout);
+    assert_eq!(start(store, "t", at(9)).filename, name("A"));
+}
+
+fn old_failures_of_a_state_are_purged_unless_processes_are_left(store: &mut dyn Store) {
+    failed(store, "A", Failure::ExitNonzero, false);
+    failed(store, "late", Failure::TimedOut, false);
+    failed(store, "left", Failure::WouldNotDie, true);
+    assert_eq!(store.purge(State::FailedUnknown, at(2), false).unwrap(), 0);
+    assert_eq!(store.purge(State::FailedUnknown, at(3), true).unwrap(), 1);
+    assert_eq!(find(store, "A").state(), State::FailedUnknown);
+    assert_eq!(store.purge(State::FailedUnknown, at(3), false).unwrap(), 1);
+    assert!(is_gone(store, "A"));
+    assert_eq!(store.purge(State::FailedTimeout, at(3), false).unwrap(), 1);
+    assert_eq!(find(store, "left").state(), State::FailedTimeout);
+    put(store, &ask("Q"), at(0));
+    assert_eq!(store.purge(State::Queued, at(99), false).unwrap(), 0);
 }
 
 #[test]

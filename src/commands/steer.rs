@@ -10,6 +10,7 @@ use super::Start;
 use crate::bind::Home;
 use crate::clock;
 use crate::exit::{Exit, Refusal};
+use crate::job::State;
 use crate::output;
 use crate::request;
 use crate::store::Store;
@@ -65,5 +66,29 @@ pub(super) fn resume(start: &Start, queue: Option<&str>) -> Result<Exit> {
         say(start, &queue, false, if was_paused { "goes on" } else { "was not paused" })?;
     }
     request::poke(&home)?;
+    Ok(Exit::Done)
+}
+
+pub(super) fn retry_failed(start: &Start) -> Result<Exit> {
+    let home = start.home()?;
+    let queued = home.open_to_ask()?.retry_failed(clock::now())?;
+    request::poke(&home)?;
+    let object = json!({"schema": 1, "queued": queued});
+    output::say(&if start.global.json { object.to_string() } else { format!("queued {queued} failed jobs again") })?;
+    Ok(Exit::Done)
+}
+
+pub(super) fn purge(start: &Start, state: State, older_than: Duration, dry_run: bool) -> Result<Exit> {
+    match state {
+        State::FailedTimeout | State::FailedUnknown => {}
+        State::Queued | State::Started => {
+            return Err(Refusal::usage("only failed jobs are purged; `cancel` ends others"));
+        }
+    }
+    let home = start.home()?;
+    let purged = home.open_to_ask()?.purge(state, clock::now() - older_than, dry_run)?;
+    let verb = if dry_run { "would forget" } else { "forgot" };
+    let object = json!({"schema": 1, "dry_run": dry_run, "purged": purged});
+    output::say(&if start.global.json { object.to_string() } else { format!("{verb} {purged} failed jobs") })?;
     Ok(Exit::Done)
 }

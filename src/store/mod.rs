@@ -278,6 +278,13 @@ pub trait Store {
     /// Deletes a failed row; false when there is none that may be deleted.
     fn dismiss(&mut self, filename: &str) -> Result<bool>;
 
+    /// Queues every failed job afresh at its old place, unless processes of it are left; how many.
+    fn retry_failed(&mut self, now: DateTime<Utc>) -> Result<u64>;
+
+    /// Deletes failures of a state that are older than `before`, unless processes of them are left; how many, or with
+    /// `dry_run` how many it would be.
+    fn purge(&mut self, state: State, before: DateTime<Utc>, dry_run: bool) -> Result<u64>;
+
     /// Deletes failures older than `before` and those beyond `max`.
     fn expire_failed(&mut self, before: DateTime<Utc>, max: u64, now: DateTime<Utc>) -> Result<u64>;
 

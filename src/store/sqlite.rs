@@ -20,7 +20,7 @@ use super::{
 use crate::clock::from_millis;
 use crate::exit::Refusal;
 use crate::fault;
-use crate::job::{Job, Outcome, Phase, Run};
+use crate::job::{Job, Outcome, Phase, Run, State};
 use crate::rules::HORIZON;
 
 /// How long a statement waits for another process's write.
@@ -96,23 +96,17 @@ impl Sqlite {
     }
 
     fn write<T>(&mut self, body: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
-        let Self { conn, path } = self;
-        let attempt = || -> Result<T> {
-            let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let value = body(&tx)?;
-            tx.commit()?;
-            Ok(value)
-        };
-        attempt().map_err(|error| explain(path, error))
+        self.transact(|tx| Ok((body(tx)?, true)))
     }
 
-    /// What a write would come to; nothing of it stays.
-    fn rehearse_write<T>(&mut self, body: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
+    /// A write that says itself whether it shall stay.
+    fn transact<T>(&mut self, body: impl FnOnce(&Transaction<'_>) -> Result<(T, bool)>) -> Result<T> {
         let Self { conn, path } = self;
         let attempt = || -> Result<T> {
             let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let value = body(&tx)?;
-            tx.rollback()?;
+            let (value, stays) = body(&tx)?;
+            let ended = if stays { tx.commit() } else { tx.rollback() };
+            ended?;
             Ok(value)
         };
         attempt().map_err(|error| explain(path, error))
@@ -252,7 +246,7 @@ impl Store for Sqlite {
     }
 
     fn rehearse(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested> {
-        self.rehearse_write(|tx| request::request(tx, ask, now))
+        self.transact(|tx| Ok((request::request(tx, ask, now)?, false)))
     }
 
     fn find(&self, filename: &str) -> Result<Option<Job>> {
@@ -269,7 +263,7 @@ impl Store for Sqlite {
 
     fn list(&self, filter: &Filter) -> Result<Vec<Job>> {
         let params = named_params! {
-            ":state": filter.state.map(crate::job::State::number), ":queue": filter.queue, ":format": filter.format,
+            ":state": filter.state.map(State::number), ":queue": filter.queue, ":format": filter.format,
             ":limit": filter.limit.map_or(-1, i64::from),
         };
         self.read(|conn| jobs(conn, sql!("list"), params))
@@ -459,6 +453,17 @@ impl Store for Sqlite {
                 return Ok(false);
             };
             Ok(tx.execute(sql!("dismiss"), named_params! {":id": job.id})? == 1)
+        })
+    }
+
+    fn retry_failed(&mut self, now: DateTime<Utc>) -> Result<u64> {
+        self.write(|tx| Ok(tx.execute(sql!("retry_failed"), named_params! {":now": millis(now)})? as u64))
+    }
+
+    fn purge(&mut self, state: State, before: DateTime<Utc>, dry_run: bool) -> Result<u64> {
+        self.transact(|tx| {
+            let params = named_params! {":state": state.number(), ":before": millis(before)};
+            Ok((tx.execute(sql!("purge"), params)? as u64, !dry_run))
         })
     }
 
