@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
+use export_queue::fault::MOMENTS;
 use export_queue::process;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -235,6 +236,9 @@ impl Storm {
 
     /// Calls the program; its exit code (`None`: ended by a signal), what it printed, and whether the killer had hit it.
     fn call(&self, role: &str, whose: &str, mut command: Command) -> (Option<i32>, String, bool) {
+        if let Some(delays) = self.delays() {
+            command.env("EXPORT_QUEUE_FAULT", delays);
+        }
         let start = now();
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program can be started");
         let pid = child.id().cast_signed();
@@ -284,11 +288,22 @@ impl Storm {
         (code, out.into_owned(), was_hit)
     }
 
+    /// Every third call, and the workers that it starts, dawdles at two of the named moments, so that signals meet it there.
+    fn delays(&self) -> Option<String> {
+        let mut chance = self.doom.lock().expect("chance");
+        let mut one = || {
+            let moment = chance.pick(MOMENTS).copied().unwrap_or_default();
+            format!("{moment}=delay:{}", chance.below(500))
+        };
+        let delays = format!("{};{}", one(), one());
+        (self.goes_on() && chance.below(3) == 0).then_some(delays)
+    }
+
     /// Ends one call in ten of the short ones somewhere on its way.
     fn doom(&self, pid: i32, whose: &str, role: &str) {
-        let (is_doomed, signal, moment) = {
+        let (is_doomed, (name, signal), moment) = {
             let mut chance = self.doom.lock().expect("chance");
-            let signal = if chance.below(4) == 0 { Signal::TERM } else { Signal::KILL };
+            let signal = if chance.below(4) == 0 { ("TERM", Signal::TERM) } else { ("KILL", Signal::KILL) };
             (self.goes_on() && chance.below(10) == 0, signal, chance.below(40_000))
         };
         if is_doomed {
@@ -297,8 +312,8 @@ impl Storm {
             // Nobody has waited for it yet: its number is its own, dead or alive.
             let pid = rustix::process::Pid::from_raw(pid).expect("a process id");
             if rustix::process::kill_process(pid, signal).is_ok() {
-                self.count(format!("hit {role} by {signal:?}"));
-                self.tell(whose, format!("{signal:?} to {role} [{pid:?}]"));
+                self.count(format!("hit call by {name}"));
+                self.tell(whose, format!("{name} to {role} [{}]", pid.as_raw_nonzero()));
             }
         }
     }
