@@ -24,6 +24,11 @@ impl Layout {
         self.state.join("queue.db")
     }
 
+    /// The file beside it whose bytes SQLite locks.
+    pub fn database_index(&self) -> PathBuf {
+        self.state.join("queue.db-shm")
+    }
+
     /// The random id that binds database, cache and state directory, as kept in the state directory.
     pub fn queue_id(&self) -> PathBuf {
         self.state.join("queue.id")

@@ -30,6 +30,9 @@ pub const BEAT: Duration = Duration::from_secs(10);
 /// How old that reading may be before the holder counts as stuck.
 pub const SILENCE: Duration = Duration::from_secs(60);
 
+/// The byte of a database's index that whoever writes in WAL mode keeps locked (SQLite's file format, "WAL locks").
+pub const SQLITE_WRITE_BYTE: u64 = 120;
+
 /// Room for a record in bytes; one write of that size, blanks at its end.
 const RECORD_BYTES: usize = 1024;
 
@@ -280,6 +283,23 @@ fn beat_for_ever() {
             inner.beat();
         }
     }
+}
+
+/// The process that holds a record lock for writing on that byte of the file with that inode, by the kernel's own list: to
+/// open the file and close it again would take SQLite's locks from this process.
+pub fn writer_of(inode: u64, byte: u64) -> Option<i32> {
+    let list = std::fs::read_to_string("/proc/locks").ok()?;
+    list.lines().find_map(|line| {
+        // "1: POSIX  ADVISORY  WRITE 4711 fe:00:1234 120 120"; a line with an arrow is of somebody who waits.
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let &[_, "POSIX", _, "WRITE", pid, file, from, to] = fields.as_slice() else {
+            return None;
+        };
+        let is_there = file.rsplit(':').next()? == inode.to_string();
+        let from: u64 = from.parse().ok()?;
+        let is_on_it = from <= byte && to.parse().map_or(to == "EOF", |to: u64| byte <= to);
+        pid.parse().ok().filter(|_| is_there && is_on_it)
+    })
 }
 
 #[cfg(test)]

@@ -246,13 +246,27 @@ fn end(path: &Path, holder: Identity) -> bool {
 
 /// A lock held for a minute with a record that names nobody alive belongs to whoever of our program has it open.
 fn end_unknown(home: &Home, path: &Path, reading: &Reading, now: Duration) -> Result<bool> {
+    if !is_stuck(home, path, format!("{reading:?}"), now)? {
+        return Ok(false);
+    }
+    thread::sleep(Duration::from_secs(1));
+    if lock::read(path)? != *reading || lock::try_take(path)?.is_some() {
+        return Ok(false);
+    }
+    let meta = fs::metadata(path)?;
+    let holders = process::holders((meta.dev(), meta.ino()));
+    Ok(holders.into_iter().filter(|holder| end(path, *holder)).count() > 0)
+}
+
+/// Notes what was seen at a lock; true when ticks have seen the same, and nothing else, for a minute.
+fn is_stuck(home: &Home, path: &Path, seen: String, now: Duration) -> Result<bool> {
     let file = home.layout.suspects();
     let mut suspects: Suspects =
         bind::read_small(&file, 1 << 20)?.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     if suspects.boot != process::boot_id() {
         suspects = Suspects { boot: process::boot_id(), seen: BTreeMap::new() };
     }
-    let (name, seen) = (path.to_string_lossy().into_owned(), format!("{reading:?}"));
+    let name = path.to_string_lossy().into_owned();
     let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
     let since = match suspects.seen.get(&name) {
         Some((before, since)) if *before == seen => *since,
@@ -265,16 +279,37 @@ fn end_unknown(home: &Home, path: &Path, reading: &Reading, now: Duration) -> Re
         suspects.seen.insert(name, (seen, since));
     }
     fs::write(&file, serde_json::to_string(&suspects)?).with_context(|| format!("writing {}", file.display()))?;
-    if !is_stuck {
-        return Ok(false);
+    Ok(is_stuck)
+}
+
+/// Ends a process of this program that was frozen in a transaction and keeps everybody else from writing.
+///
+/// # Errors
+/// The note of what ticks saw cannot be written.
+pub fn end_frozen_writer(home: &Home) -> Result<()> {
+    let index = home.layout.database_index();
+    let writer = || {
+        let meta = fs::metadata(&index).ok()?;
+        let pid = lock::writer_of(meta.ino(), lock::SQLITE_WRITE_BYTE)?;
+        let stat = process::stat(pid)?;
+        Some((stat.identity, stat.cpu_ticks))
+            .filter(|_| process::holders((meta.dev(), meta.ino())).contains(&stat.identity))
+    };
+    let Some(first) = writer() else {
+        return clear_suspicion(home, &index);
+    };
+    if !is_stuck(home, &index, format!("{first:?}"), clock::monotonic())? {
+        return Ok(());
     }
-    thread::sleep(Duration::from_secs(1));
-    if lock::read(path)? != *reading || lock::try_take(path)?.is_some() {
-        return Ok(false);
+    // It has done nothing for a minute, as far as ticks saw; now it is watched without a gap.
+    for _ in 0..20 {
+        thread::sleep(Duration::from_millis(50));
+        if writer() != Some(first) {
+            return Ok(());
+        }
     }
-    let meta = fs::metadata(path)?;
-    let holders = process::holders((meta.dev(), meta.ino()));
-    Ok(holders.into_iter().filter(|holder| end(path, *holder)).count() > 0)
+    end(&index, first.0);
+    Ok(())
 }
 
 /// Forgets that a lock was suspicious: it was seen free.

@@ -438,6 +438,26 @@ fn a_frozen_holder_of_the_cache_lock_is_ended_and_publishing_goes_on() {
 }
 
 #[test]
+fn whoever_is_frozen_in_a_transaction_is_ended_by_later_ticks() {
+    let mut queue = Queue::new();
+    queue.request("ok", "A");
+    queue.set("EXPORT_QUEUE_FAULT", "request.before_commit=delay:600000");
+    queue.set("EXPORT_QUEUE_FAULT_HITS", &queue.path("HITS").to_string_lossy());
+    let frozen = queue.spawn(["request", "--format", "ok", "B"]);
+    queue.set("EXPORT_QUEUE_FAULT", "");
+    eventually("it is in its transaction", || queue.scratch("HITS").pop());
+    frozen.signal("STOP");
+    queue.run(["dispatch"]).code(75);
+    assert!(lives(frozen.pid()), "a moment's silence is no reason");
+    queue.set("EXPORT_QUEUE_TEST_MONOTONIC", "100");
+    let said = queue.dispatch().code(0);
+    assert!(said.err.contains("gives no sign of life"), "{said:?}");
+    assert!(!lives(frozen.pid()));
+    assert_eq!((queue.state("ok", "A"), queue.state("ok", "B")), ("ready".into(), "absent".into()));
+    queue.assert_quiet();
+}
+
+#[test]
 fn a_cache_lock_that_was_seen_free_is_no_longer_suspected() {
     let queue = Queue::new();
     queue.run(["dispatch"]).code(0).silent();
