@@ -115,6 +115,10 @@ pub fn dispatch(home: &mut Home, orders: Orders, tell: &mut dyn FnMut(&str)) -> 
         let pause = until.filter(|_| goes_on).map_or(LOOK, |until| LOOK.min(until.saturating_sub(now)));
         let pause = if awaits { pause.min(Duration::from_millis(50)) } else { pause };
         let woken = poke.wait(&stop, pause)?;
+        if stop.is_asked() {
+            // What its workers have just put back is not started once more, only to be stopped again.
+            continue;
+        }
         dispatcher.home.reload()?;
         dispatcher.reap()?;
         if clock::monotonic() >= next_whole {
