@@ -163,8 +163,8 @@ pub fn status_json(answer: &Answer) -> String {
         queue: &answer.queue,
         position: answer.ahead.filter(|ahead| *ahead < 1000).map(|ahead| ahead + 1),
         ahead: answer.ahead,
-        eta_seconds: None,
-        eta_seconds_max: None,
+        eta_seconds: answer.eta.map(|(soonest, _)| soonest),
+        eta_seconds_max: answer.eta.map(|(_, latest)| latest),
         progress,
         message: message_of(answer),
         submitted_at: job.map(|job| rfc3339(job.submitted_at)),
@@ -175,7 +175,7 @@ pub fn status_json(answer: &Answer) -> String {
         attempts: job.map_or(0, |job| job.attempts),
         interruptions: job.map_or(0, |job| job.interruptions),
         retry_after_seconds: answer.retry_after.map(|left| left.as_secs() + u64::from(left.subsec_nanos() > 0)),
-        poll_after_seconds: None,
+        poll_after_seconds: answer.poll_after,
         meta: job.and_then(|job| serde_json::from_str(job.meta.as_deref()?).ok()),
     };
     // Strings, numbers and maps with string keys always have a JSON form.

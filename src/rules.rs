@@ -155,6 +155,113 @@ pub fn waiting(job: &Job, scene: Scene, now: DateTime<Utc>) -> Option<Waiting> {
     scene.gate.or(backing_off).or(base).or(later).or(dispatcher).or(exporter)
 }
 
+/// How many successful runs of a format it takes to foretell anything of the next one.
+const MIN_HISTORY: usize = 3;
+
+/// Jobs ahead are counted to this.
+const AHEAD_COUNTED: u32 = 1000;
+
+/// The longest that a caller is told to let pass before the next look, in seconds.
+const SLOWEST_POLL: u64 = 30;
+
+/// The longest while the job runs: its end is near and its caller wants it.
+const SLOWEST_POLL_OF_RUNNING: u64 = 10;
+
+/// In how many seconds a caller should look again; `None` when the answer is final. What changes soon is looked at soon: the
+/// next ones in the queue every second, those far behind every 30 s, so that a queue of any length with a caller for each job
+/// sees about ten looks a second and a thirtieth of its length.
+pub fn poll_after(job: &Job, ahead: Option<u32>, waiting: Option<Waiting>, now: DateTime<Utc>) -> Option<u64> {
+    match &job.phase {
+        Phase::Failed { .. } => None,
+        Phase::Started { since, .. } => Some((seconds_until(now, *since) / 10).clamp(1, SLOWEST_POLL_OF_RUNNING)),
+        Phase::Queued { later } => {
+            let by_place = 1 + u64::from(ahead.unwrap_or(0)) / 2;
+            let by_time = later.map_or(0, |(at, _)| seconds_until(at, now));
+            let by_reason = match waiting {
+                Some(Waiting::Paused | Waiting::NoDispatcher | Waiting::ExporterMissing) => SLOWEST_POLL,
+                Some(Waiting::LowMemory | Waiting::HighLoad | Waiting::LowDisk) => 5,
+                Some(Waiting::NoFreeSlot | Waiting::BackingOff | Waiting::WaitingForBase | Waiting::NotBefore)
+                | None => 1,
+            };
+            Some(by_place.max(by_time).max(by_reason).min(SLOWEST_POLL))
+        }
+    }
+}
+
+/// Whole seconds from `now` to `at`, begun ones counted; 0 when it is past.
+fn seconds_until(at: DateTime<Utc>, now: DateTime<Utc>) -> u64 {
+    (at - now).to_std().map_or(0, whole_seconds)
+}
+
+fn whole_seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
+}
+
+/// What a forecast for a job rests on.
+#[derive(Debug, Clone, Default)]
+pub struct Outlook {
+    /// How long the last successful runs of its format took, in any order.
+    pub took: Vec<Duration>,
+    /// Slots of its queue.
+    pub slots: u32,
+    /// Started jobs of its queue.
+    pub started: u32,
+    /// Queued jobs that go before it.
+    pub ahead: u32,
+}
+
+/// In how many seconds, at least and at most, a queued job is expected to start and a started one to be ready: from the
+/// median and the slowest tenth of recent runs. `None` rather than a guess without history, beyond the counted part of the
+/// queue, and where something else than a slot or the time is waited for.
+pub fn eta(job: &Job, waiting: Option<Waiting>, outlook: &Outlook, now: DateTime<Utc>) -> Option<(u64, u64)> {
+    let (median, slow) = median_and_slow(&outlook.took)?;
+    match &job.phase {
+        Phase::Failed { .. } => None,
+        Phase::Started { since, .. } => {
+            let elapsed = (now - *since).to_std().unwrap_or_default();
+            Some((median.saturating_sub(elapsed).as_secs(), whole_seconds(slow.saturating_sub(elapsed))))
+        }
+        Phase::Queued { later } => {
+            match waiting {
+                None | Some(Waiting::NoFreeSlot | Waiting::BackingOff | Waiting::NotBefore) => {}
+                Some(
+                    Waiting::Paused
+                    | Waiting::LowMemory
+                    | Waiting::HighLoad
+                    | Waiting::LowDisk
+                    | Waiting::WaitingForBase
+                    | Waiting::NoDispatcher
+                    | Waiting::ExporterMissing,
+                ) => return None,
+            }
+            let (soonest, latest) = turns(outlook)?;
+            let by_time = later.map_or(0, |(at, _)| seconds_until(at, now));
+            Some((median.mul_f64(soonest).as_secs().max(by_time), whole_seconds(slow.mul_f64(latest)).max(by_time) + 1))
+        }
+    }
+}
+
+/// After how many lengths of a run a slot is free for the job: at least, when the runs under way end now, and at most, when
+/// they have just begun.
+fn turns(outlook: &Outlook) -> Option<(f64, f64)> {
+    if outlook.slots == 0 || outlook.ahead >= AHEAD_COUNTED {
+        return None;
+    }
+    let free = outlook.slots.saturating_sub(outlook.started);
+    let Some(more) = outlook.ahead.checked_sub(free) else {
+        return Some((0.0, 0.0));
+    };
+    Some((f64::from(more) / f64::from(outlook.slots), f64::from((more + 1).div_ceil(outlook.slots))))
+}
+
+/// Half of the runs are not longer than the one, nine in ten not longer than the other.
+fn median_and_slow(took: &[Duration]) -> Option<(Duration, Duration)> {
+    let mut took = took.to_vec();
+    took.sort_unstable();
+    let at = |tenths: usize| took.get((took.len() * tenths).div_ceil(10).saturating_sub(1)).copied();
+    at(5).zip(at(9)).filter(|_| took.len() >= MIN_HISTORY)
+}
+
 /// The reason of a failed job whose base failed, for people.
 pub fn base_failed_detail(format: &str, reason: Failure, detail: &str) -> String {
     format!("{format}: {reason}: {detail}")
@@ -255,6 +362,83 @@ mod tests {
         assert_eq!(backoff(&delays, 0, 0.5), Some(Duration::from_secs(30)));
         assert_eq!(backoff(&delays, 1, 1.0), Some(Duration::from_secs(150)));
         assert_eq!(backoff(&delays, 2, 0.0), None);
+    }
+
+    fn started(since: i64) -> Job {
+        job(Phase::Started {
+            token: "t".into(),
+            slot: "default.0".into(),
+            worker: "1.1".into(),
+            since: from_millis(since),
+            deadline: from_millis(since + 60_000),
+            progress: None,
+        })
+    }
+
+    #[test]
+    fn callers_look_again_the_sooner_the_nearer_the_end_is() {
+        let queued = job(Phase::Queued { later: None });
+        let later = job(Phase::Queued { later: Some((from_millis(12_500), Waiting::NotBefore)) });
+        let now = from_millis(0);
+        for (job, ahead, waiting, seconds) in [
+            (&queued, Some(0), None, Some(1)),
+            (&queued, Some(9), Some(Waiting::NoFreeSlot), Some(5)),
+            (&queued, Some(1000), Some(Waiting::NoFreeSlot), Some(30)),
+            (&queued, Some(0), Some(Waiting::HighLoad), Some(5)),
+            (&queued, Some(0), Some(Waiting::Paused), Some(30)),
+            (&later, Some(0), Some(Waiting::NotBefore), Some(13)),
+            (&started(0), None, None, Some(1)),
+            (&started(-35_000), None, None, Some(3)),
+            (&started(-900_000), None, None, Some(10)),
+            (&failed(0, None), None, None, None),
+        ] {
+            assert_eq!(poll_after(job, ahead, waiting, now), seconds, "{ahead:?} {waiting:?}");
+        }
+    }
+
+    #[test]
+    fn a_hundred_callers_do_not_hammer() {
+        let queued = job(Phase::Queued { later: None });
+        let every = |ahead| poll_after(&queued, Some(ahead), Some(Waiting::NoFreeSlot), from_millis(0)).unwrap();
+        let looks_a_second: f64 = (0..100).map(|ahead| 1.0 / every(ahead) as f64).sum();
+        assert!(looks_a_second < 11.0, "{looks_a_second}");
+    }
+
+    fn outlook(took: &[u64], (slots, started, ahead): (u32, u32, u32)) -> Outlook {
+        Outlook { took: took.iter().copied().map(Duration::from_secs).collect(), slots, started, ahead }
+    }
+
+    #[test]
+    fn the_start_is_foretold_from_what_went_before() {
+        let queued = job(Phase::Queued { later: None });
+        let ten = [10, 10, 10, 10, 10, 10, 10, 10, 20, 99];
+        for (took, queue, expected) in [
+            (&ten[..2], (2, 0, 0), None),
+            (&ten[..3], (2, 0, 0), Some((0, 1))),
+            (&ten, (2, 1, 0), Some((0, 1))),
+            (&ten, (2, 2, 0), Some((0, 21))),
+            (&ten, (2, 2, 1), Some((5, 21))),
+            (&ten, (2, 2, 9), Some((45, 101))),
+            (&ten, (2, 0, 2), Some((0, 21))),
+            (&ten, (0, 0, 0), None),
+            (&ten, (2, 2, 1000), None),
+        ] {
+            let outlook = outlook(took, queue);
+            assert_eq!(eta(&queued, None, &outlook, from_millis(0)), expected, "{outlook:?}");
+        }
+        let usual = outlook(&ten, (2, 2, 0));
+        assert_eq!(eta(&queued, Some(Waiting::Paused), &usual, from_millis(0)), None);
+        let later = job(Phase::Queued { later: Some((from_millis(90_000), Waiting::NotBefore)) });
+        assert_eq!(eta(&later, Some(Waiting::NotBefore), &usual, from_millis(0)), Some((90, 91)));
+    }
+
+    #[test]
+    fn the_end_is_foretold_from_what_has_passed() {
+        let usual = outlook(&[10, 10, 20], (1, 1, 0));
+        for (elapsed, expected) in [(0, (10, 20)), (4_500, (5, 16)), (15_000, (0, 5)), (90_000, (0, 0))] {
+            assert_eq!(eta(&started(0), None, &usual, from_millis(elapsed)), Some(expected), "{elapsed}");
+        }
+        assert_eq!(eta(&failed(0, None), None, &usual, from_millis(0)), None);
     }
 
     #[test]

@@ -227,3 +227,23 @@ fn all_failed_jobs_are_tried_again_or_forgotten_at_once() {
     let told = refusal(&queue, &["purge", "--state", "queued", "--older-than", "0"]);
     assert_eq!(told, "only failed jobs are purged; `cancel` ends others");
 }
+
+#[test]
+fn callers_are_told_when_to_look_again_and_what_to_expect() {
+    let queue = Queue::new();
+    for title in ["A", "B", "C"] {
+        let status = queue.request("ok", title);
+        assert_eq!((&status["eta_seconds"], &status["eta_seconds_max"]), (&Value::Null, &Value::Null));
+        assert_eq!(status["poll_after_seconds"], if title == "C" { 2 } else { 1 });
+    }
+    queue.dispatch().code(0).silent();
+    assert_eq!(queue.status("ok", "A")["poll_after_seconds"], Value::Null);
+    let status = queue.request("ok", "D");
+    assert_eq!((&status["eta_seconds"], &status["eta_seconds_max"]), (&0.into(), &1.into()));
+    queue.run(["pause"]).code(0);
+    let status = queue.status("ok", "D");
+    assert_eq!((&status["eta_seconds"], &status["poll_after_seconds"]), (&Value::Null, &30.into()));
+    let recent = include_str!("../sql/sqlite/recent_durations.sql").replace(":format", "'ok'").replace(":limit", "9");
+    let plan = queue.sql(&format!("EXPLAIN QUERY PLAN {recent}"));
+    assert!(plan.len() == 1 && plan[0].contains("COVERING INDEX runs_took"), "{plan:?}");
+}

@@ -81,6 +81,7 @@ conform! {
     a_claim_takes_nothing_that_nobody_waits_for
     nothing_of_a_paused_queue_is_due_or_claimed
     all_failed_jobs_are_queued_again_at_their_old_places
+    recent_durations_are_of_successful_runs_of_that_format
     old_failures_of_a_state_are_purged_unless_processes_are_left
     }
 }
@@ -842,6 +843,39 @@ fn old_failures_of_a_state_are_purged_unless_processes_are_left(store: &mut dyn 
     assert_eq!(find(store, "left").state(), State::FailedTimeout);
     put(store, &ask("Q"), at(0));
     assert_eq!(store.purge(State::Queued, at(99), false).unwrap(), 0);
+}
+
+fn recent_durations_are_of_successful_runs_of_that_format(store: &mut dyn Store) {
+    for (title, secs) in [("A", 4), ("B", 5), ("C", 6)] {
+        put(store, &ask(title), at(secs));
+        let job = start(store, title, at(secs));
+        store.finish(&published(&job, at(2 * secs)), "node").unwrap();
+    }
+    failed(store, "F", Failure::ExitNonzero, false);
+    assert_eq!(store.recent_durations("epub", 2).unwrap(), [Duration::from_secs(6), Duration::from_secs(5)]);
+    assert_eq!(store.recent_durations("pdf", 2).unwrap(), [Duration::ZERO; 0]);
+}
+
+#[test]
+fn a_queue_of_the_first_schema_is_brought_up_with_all_its_rows() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("queue.db");
+    let conn = rusqlite::Connection::open(&path).expect("a database");
+    conn.execute_batch(include_str!("../sql/sqlite/migrations/0001_first.sql")).expect("the first schema");
+    conn.execute_batch(include_str!("fixtures/0001_rows.sql")).expect("its rows");
+    drop(conn);
+    assert!(Sqlite::open_to_read(&path).is_err());
+    let store = Sqlite::open(&path, "another id").expect("a queue");
+    assert_eq!(store.queue_id().unwrap(), "the first id");
+    let jobs = store.list(&Filter::default()).unwrap();
+    let seen: Vec<_> = jobs.iter().map(|job| (job.key.title.as_str(), job.state())).collect();
+    let expected =
+        [("B", State::Started), ("A", State::Queued), ("C", State::FailedTimeout), ("D", State::FailedUnknown)];
+    assert_eq!(seen, expected);
+    assert_eq!(store.history(None, 9).unwrap().len(), 1);
+    assert_eq!(store.recent_durations("epub", 9).unwrap(), [Duration::from_secs(7)]);
+    assert_eq!(store.paused().unwrap(), ["default"]);
+    drop(Sqlite::open_to_read(&path).expect("it is of this version now"));
 }
 
 #[test]

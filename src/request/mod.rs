@@ -22,13 +22,16 @@ use crate::fault;
 use crate::gates;
 use crate::job::{Job, Phase, Waiting};
 use crate::key::{self, Key};
-use crate::rules::{self, Scene};
+use crate::rules::{self, Outlook, Scene};
 use crate::store::{Ask, Requested, Store};
 
 pub use wishes::{Wishes, unknown_queue};
 
 /// After how long without a tick callers are told that nobody dispatches.
 const UNDISPATCHED: Duration = Duration::from_secs(120);
+
+/// So many past runs of a format say how long the next ones take.
+const RECENT_RUNS: u32 = 50;
 
 /// How long a caller whose request was refused by a bound should wait.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
@@ -63,6 +66,10 @@ pub struct Answer {
     pub waiting: Option<Waiting>,
     /// Why it was refused.
     pub refused: Option<Refused>,
+    /// In how many seconds, at least and at most, it is expected to start or, once it has started, to be ready.
+    pub eta: Option<(u64, u64)>,
+    /// In how many seconds to look again.
+    pub poll_after: Option<u64>,
     /// How long a failure still holds off a new request, or a refusal should.
     pub retry_after: Option<Duration>,
     /// What the operator wants callers to read.
@@ -255,15 +262,24 @@ fn describe(home: &Home, store: &dyn Store, job: Job, answer: &mut Answer) -> Re
     match &job.phase {
         Phase::Queued { .. } => {
             let pause = store.pause_of(&job.queue)?;
-            answer.ahead = Some(store.ahead(&job)?);
-            answer.waiting = rules::waiting(&job, scene(home, store, &job, pause.is_some())?, answer.now);
+            let ahead = store.ahead(&job)?;
+            let scene = scene(home, store, &job, pause.is_some())?;
+            let took = store.recent_durations(&job.key.format, RECENT_RUNS)?;
+            let outlook = Outlook { took, slots: scene.slots, started: scene.started, ahead };
+            answer.ahead = Some(ahead);
+            answer.waiting = rules::waiting(&job, scene, answer.now);
+            answer.eta = rules::eta(&job, answer.waiting, &outlook, answer.now);
             answer.message = pause.and_then(|pause| pause.message);
+        }
+        Phase::Started { .. } => {
+            let took = store.recent_durations(&job.key.format, RECENT_RUNS)?;
+            answer.eta = rules::eta(&job, None, &Outlook { took, ..Outlook::default() }, answer.now);
         }
         Phase::Failed { reason, at, .. } => {
             answer.retry_after = rules::hold_left(*reason, *at, home.config.failures.hold.0, answer.now);
         }
-        Phase::Started { .. } => {}
     }
+    answer.poll_after = rules::poll_after(&job, answer.ahead, answer.waiting, answer.now);
     answer.job = Some(job);
     Ok(())
 }
@@ -313,6 +329,8 @@ fn blank(home: &Home, key: &Key, filename: String, now: DateTime<Utc>) -> Answer
         ahead: None,
         waiting: None,
         refused: None,
+        eta: None,
+        poll_after: None,
         retry_after: None,
         message: None,
         now,

@@ -306,6 +306,9 @@ pub trait Store {
     /// Runs, the latest first; of one file or of all.
     fn history(&self, filename: Option<&str>, limit: u32) -> Result<Vec<Run>>;
 
+    /// How long the last successful runs of a format took, the latest first.
+    fn recent_durations(&self, format: &str, limit: u32) -> Result<Vec<Duration>>;
+
     /// Deletes runs that ended before then, and those beyond `max`; never one whose file is there.
     fn prune_history(&mut self, before: DateTime<Utc>, max: u64) -> Result<u64>;
 

@@ -533,6 +533,17 @@ impl Store for Sqlite {
         })
     }
 
+    fn recent_durations(&self, format: &str, limit: u32) -> Result<Vec<Duration>> {
+        self.read(|conn| {
+            let mut statement = conn.prepare(sql!("recent_durations"))?;
+            // A clock that was set back during a run makes it one that took no time.
+            let took =
+                |row: &rusqlite::Row<'_>| row.get(0).map(|millis: i64| Duration::from_millis(millis.max(0) as u64));
+            let rows = statement.query_map(named_params! {":format": format, ":limit": limit}, took)?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
     fn prune_history(&mut self, before: DateTime<Utc>, max: u64) -> Result<u64> {
         let max = i64::try_from(max).unwrap_or(i64::MAX);
         self.write(|tx| {
