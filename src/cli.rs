@@ -208,6 +208,12 @@ pub enum Command {
         /// How it is asked for.
         #[command(flatten)]
         terms: Terms,
+        /// Ask for many, one JSON object a line of this file (`-`: standard input), all or none
+        #[arg(
+            long, value_name = "FILE", group = "named",
+            conflicts_with_all = ["Terms", "Variant", "wait", "dry_run"]
+        )]
+        batch: Option<PathBuf>,
         /// Say what would happen, and store nothing
         #[arg(long, conflicts_with = "wait")]
         dry_run: bool,

@@ -1,10 +1,11 @@
 //! A queue that people can steer: how an export is asked for, pauses, and what is done to many jobs at once.
 
 use std::fs;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Queue, text};
+use crate::harness::{Queue, Said, call, now, text};
 
 /// Nothing starts by itself: there is no slot. Beside `default` there is `express`.
 fn still_queue(more: &str) -> Queue {
@@ -246,4 +247,75 @@ fn callers_are_told_when_to_look_again_and_what_to_expect() {
     let recent = include_str!("../sql/sqlite/recent_durations.sql").replace(":format", "'ok'").replace(":limit", "9");
     let plan = queue.sql(&format!("EXPLAIN QUERY PLAN {recent}"));
     assert!(plan.len() == 1 && plan[0].contains("COVERING INDEX runs_took"), "{plan:?}");
+}
+
+/// A batch of these lines on standard input.
+fn batch(queue: &Queue, lines: &str) -> Said {
+    fs::write(queue.path("batch"), lines).expect("a file");
+    let mut command = queue.command(["--json", "request", "--batch", "-"]);
+    call(command.stdin(fs::File::open(queue.path("batch")).expect("a file")))
+}
+
+#[test]
+fn a_batch_is_taken_as_a_whole() {
+    let queue = Queue::new();
+    queue.request("ok", "ready");
+    queue.dispatch().code(0).silent();
+    queue.request("ok", "joined");
+    let said = batch(
+        &queue,
+        "{\"title\":\"ready\"}\n\n{\"title\":\"joined\",\"priority\":2}\n\
+         {\"title\":\"A\",\"format\":\"slow\",\"client\":\"c\",\"meta\":{\"a\":1},\"delay\":\"1h\",\"max_wait\":7200,\"pages\":3}\n\
+         {\"title\":\"B\",\"not-before\":\"2020-01-01T00:00:00Z\"}",
+    );
+    assert_eq!(said.code(0).out, "{\"accepted\":2,\"joined\":1,\"ready\":1,\"failed\":0}\n");
+    let rows =
+        queue.sql("SELECT title, client, meta, priority, waits_for, wait_until - submitted_at FROM jobs ORDER BY id");
+    assert_eq!(rows, ["joined|||2||", "A|c|{\"a\":1}|10|not_before|7200000", "B|||10||"]);
+}
+
+#[test]
+fn each_bad_line_of_a_batch_is_named_and_nothing_is_stored() {
+    let queue = Queue::with("[[deny]]\ntitle = \"^Special:\"\nmessage = \"not this\"\n");
+    let said = batch(
+        &queue,
+        "{\"title\":\"A\"}\n{\"titel\":\"B\"}\n{\"title\":\"C\",\"priority\":-1}\nD\n{\"title\":\"Special:E\"}\n\
+         {\"title\":\"F\",\"format\":\"slwo\"}\n",
+    );
+    let told = text(&said.code(2).json()["error"]["message"]);
+    for part in [
+        "line 2: unknown field `titel`",
+        "line 3: a priority is 0 to 1000",
+        "line 4: expected value",
+        "line 5: denied: not this",
+        "line 6: ",
+        "`slow`",
+        "nothing is stored",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert!(!told.contains("line 1"), "{told}");
+    queue.request("ok", "Z");
+    assert_eq!(stored(&queue), ["Z"]);
+    queue.reconfigure("min_free_disk = 0\n[limits]", "min_free_disk = 0\nmax_queued = 2\n[limits]");
+    let said = batch(&queue, "{\"title\":\"A\"}\n{\"title\":\"B\"}\n").code(75);
+    let told = text(&said.json()["error"]["message"]);
+    assert!(told.contains("line 2: the queue holds as many jobs as it may; nothing is stored"), "{told}");
+    assert_eq!(stored(&queue), ["Z"]);
+    for wrong in [&["A"][..], &["--priority", "1"], &["--lang", "en"], &["--wait", "1"], &["--dry-run"]] {
+        queue.run([&["request", "--batch", "-"], wrong].concat()).code(2);
+    }
+}
+
+#[test]
+fn a_hundred_thousand_lines_are_one_batch() {
+    let queue = still_queue("");
+    let line = |n: u32| format!("{{\"title\":\"Book {n}\",\"client\":\"c{}\"}}\n", n % 10);
+    let lines: Vec<String> = (0..100_000).map(line).collect();
+    let began = now();
+    let said = batch(&queue, &lines.concat()).code(0);
+    assert_eq!(said.json()["accepted"], 100_000);
+    assert!(began.elapsed() < Duration::from_secs(120), "{:?}", began.elapsed());
+    assert_eq!(queue.sql("SELECT count(*) FROM jobs"), ["100000"]);
+    queue.run(["request", "one more"]).code(75);
 }

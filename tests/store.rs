@@ -8,7 +8,9 @@ use export_queue::clock::from_millis;
 use export_queue::job::{Failure, Job, Measured, Outcome, Phase, Run, State, Waiting};
 use export_queue::key::Key;
 use export_queue::store::sqlite::Sqlite;
-use export_queue::store::{Again, Ask, Cancelled, Claim, FailureNote, Filter, QueueBounds, Requested, Settled, Store};
+use export_queue::store::{
+    Again, Ask, Batch, Bound, Cancelled, Claim, FailureNote, Filter, QueueBounds, Requested, Settled, Store,
+};
 use tempfile::TempDir;
 
 /// A fresh store, and what it lies in.
@@ -81,6 +83,7 @@ conform! {
     a_claim_takes_nothing_that_nobody_waits_for
     nothing_of_a_paused_queue_is_due_or_claimed
     all_failed_jobs_are_queued_again_at_their_old_places
+    many_requests_are_stored_all_or_none
     recent_durations_are_of_successful_runs_of_that_format
     old_failures_of_a_state_are_purged_unless_processes_are_left
     }
@@ -876,6 +879,27 @@ fn a_queue_of_the_first_schema_is_brought_up_with_all_its_rows() {
     assert_eq!(store.recent_durations("epub", 9).unwrap(), [Duration::from_secs(7)]);
     assert_eq!(store.paused().unwrap(), ["default"]);
     drop(Sqlite::open_to_read(&path).expect("it is of this version now"));
+}
+
+fn many_requests_are_stored_all_or_none(store: &mut dyn Store) {
+    failed(store, "F", Failure::ExitNonzero, false);
+    put(store, &ask("old"), at(0));
+    let asks = |bound, titles: &[&str]| -> Vec<Ask> {
+        let bounds = QueueBounds { queued: bound, per_client: 0 };
+        titles.iter().map(|title| Ask { bounds, ..ask(title) }).collect()
+    };
+    let refused = store.request_all(&asks(2, &["A", "old", "B"]), at(3)).unwrap();
+    assert_eq!(refused, Batch::Refused { at: 2, bound: Bound::Queue });
+    assert!(is_gone(store, "A"));
+    let stored = store.request_all(&asks(3, &["A", "old", "B", "A", "F"]), at(3)).unwrap();
+    assert_eq!(stored, Batch::Stored { queued: 2, joined: 2, failing: 1 });
+    assert_eq!((find(store, "A").state(), find(store, "B").state()), (State::Queued, State::Queued));
+    let asks: Vec<Ask> = ["C", "D"]
+        .into_iter()
+        .map(|title| Ask { bounds: QueueBounds { queued: 0, per_client: 1 }, ..of_client(title, "c") })
+        .collect();
+    let refused = store.request_all(&asks, at(3)).unwrap();
+    assert_eq!(refused, Batch::Refused { at: 1, bound: Bound::Client });
 }
 
 #[test]

@@ -124,6 +124,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Init { adopt, user, group } => setup::init(&start, adopt, user.as_deref(), group.as_deref()),
         Command::Check => setup::check(&start),
         Command::Config { command } => setup::config(&start, command),
+        Command::Request { batch: Some(path), .. } => steer::request_all(&start, &path),
         Command::Request { select, terms, dry_run: true, .. } => ask::rehearse(&start, &select, terms),
         Command::Request { select, terms, wait, .. } => ask::request(&start, &select, terms, wait),
         Command::Status { select, wait } => ask::status(&start, &select, wait),

@@ -1,5 +1,8 @@
 //! Commands that change what many jobs do.
 
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -12,7 +15,7 @@ use crate::clock;
 use crate::exit::{Exit, Refusal};
 use crate::job::State;
 use crate::output;
-use crate::request;
+use crate::request::{self, Counted};
 use crate::store::Store;
 
 /// How often is looked whether something still runs.
@@ -37,6 +40,21 @@ fn say(start: &Start, queue: &str, is_paused: bool, text: &str) -> Result<()> {
     let object = json!({"schema": 1, "queue": queue, "paused": is_paused});
     let text = if start.global.json { object.to_string() } else { format!("queue {queue}: {text}") };
     output::say(&text).map(drop)
+}
+
+pub(super) fn request_all(start: &Start, path: &Path) -> Result<Exit> {
+    let home = start.home()?;
+    let counted = if path == Path::new("-") {
+        request::request_all(&home, &mut io::stdin().lock())?
+    } else {
+        let file = File::open(path);
+        let file = file.map_err(|error| Refusal::usage(format!("cannot read {}: {error}", path.display())))?;
+        request::request_all(&home, &mut BufReader::new(file))?
+    };
+    let Counted { accepted, joined, ready, failed } = counted;
+    let object = json!({"accepted": accepted, "joined": joined, "ready": ready, "failed": failed});
+    output::say(&object.to_string())?;
+    Ok(Exit::Done)
 }
 
 pub(super) fn pause(start: &Start, queue: Option<&str>, message: Option<&str>, wait: bool) -> Result<Exit> {

@@ -1,6 +1,7 @@
 //! Asking: `request` and `status`. Ready comes only from the file, everything else only from the database, and "there is no
 //! row" is believed only after a second look at the file.
 
+mod batch;
 mod wishes;
 
 use std::fs::OpenOptions;
@@ -25,6 +26,7 @@ use crate::key::{self, Key};
 use crate::rules::{self, Outlook, Scene};
 use crate::store::{Ask, Requested, Store};
 
+pub use batch::{Counted, request_all};
 pub use wishes::{Wishes, unknown_queue};
 
 /// After how long without a tick callers are told that nobody dispatches.

@@ -54,7 +54,7 @@ impl Wishes {
         self.fault(config, now).map_or(Ok(()), |fault| Err(Refusal::usage(fault)))
     }
 
-    fn fault(&self, config: &Config, now: DateTime<Utc>) -> Option<String> {
+    pub(super) fn fault(&self, config: &Config, now: DateTime<Utc>) -> Option<String> {
         if self.priority.is_some_and(|priority| !(0..=MAX_PRIORITY).contains(&priority)) {
             return Some(format!("a priority is 0 to {MAX_PRIORITY}"));
         }

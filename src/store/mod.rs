@@ -87,6 +87,36 @@ pub enum Requested {
     ClientLimit,
 }
 
+/// A bound on waiting jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// Of the queue.
+    Queue,
+    /// Of one client in the queue.
+    Client,
+}
+
+/// What many requests at once came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Batch {
+    /// All are stored.
+    Stored {
+        /// New jobs, and failed ones that start afresh.
+        queued: u64,
+        /// Live jobs that were joined.
+        joined: u64,
+        /// Failures that are the answer.
+        failing: u64,
+    },
+    /// None is: this one was refused.
+    Refused {
+        /// Which, from 0.
+        at: usize,
+        /// By which bound.
+        bound: Bound,
+    },
+}
+
 /// A worker's wish for a job.
 #[derive(Debug, Clone)]
 pub struct Claim {
@@ -202,6 +232,9 @@ pub trait Store {
 
     /// Asks for a file: inserts, joins, revives or refuses, decided under the write lock.
     fn request(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested>;
+
+    /// Asks for many files, as [`Store::request`] for each in turn, all of them or none.
+    fn request_all(&mut self, asks: &[Ask], now: DateTime<Utc>) -> Result<Batch>;
 
     /// What [`Store::request`] would come to; nothing is stored.
     fn rehearse(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested>;

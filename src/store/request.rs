@@ -1,17 +1,43 @@
 //! What a request does to the rows, under the write lock of its caller's transaction.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use anyhow::Result;
 use chrono::{DateTime, Utc};
 use rusqlite::{Transaction, named_params};
 
 use super::sqlite::{count, find, millis, sure};
-use super::{Ask, QueueBounds, Requested};
+use super::{Ask, Batch, Bound, QueueBounds, Requested};
 use crate::fault;
 use crate::job::Job;
 use crate::rules::{self, Step};
 
+/// What waits already, counted once in a transaction and kept up by hand: a batch would else count the queue for each line.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    queued: BTreeMap<String, u64>,
+    of_client: BTreeMap<(String, String), u64>,
+}
+
+/// Every one in turn until one is refused.
+pub(super) fn request_all(tx: &Transaction<'_>, asks: &[Ask], now: DateTime<Utc>) -> Result<Batch> {
+    let mut room = Room::default();
+    let (mut queued, mut joined, mut failing) = (0, 0, 0);
+    for (at, ask) in asks.iter().enumerate() {
+        match request(tx, ask, &mut room, now)? {
+            Requested::Queued(_) => queued += 1,
+            Requested::Joined(_) => joined += 1,
+            Requested::Failing(_) => failing += 1,
+            Requested::QueueFull => return Ok(Batch::Refused { at, bound: Bound::Queue }),
+            Requested::ClientLimit => return Ok(Batch::Refused { at, bound: Bound::Client }),
+        }
+    }
+    Ok(Batch::Stored { queued, joined, failing })
+}
+
 /// Inserts, joins, revives or refuses.
-pub(super) fn request(tx: &Transaction<'_>, ask: &Ask, now: DateTime<Utc>) -> Result<Requested> {
+pub(super) fn request(tx: &Transaction<'_>, ask: &Ask, room: &mut Room, now: DateTime<Utc>) -> Result<Requested> {
     let row = find(tx, &ask.filename)?;
     let step = rules::on_request(row.as_ref(), ask.retry, ask.hold, now);
     let answer = match (step, row) {
@@ -22,7 +48,7 @@ pub(super) fn request(tx: &Transaction<'_>, ask: &Ask, now: DateTime<Utc>) -> Re
         }
         (Step::Join, Some(job)) => Requested::Joined(join(tx, ask, &job, now)?),
         (Step::Revive | Step::Insert | Step::Hold | Step::Want | Step::Join, row) => {
-            if let Some(refused) = over_bounds(tx, ask)? {
+            if let Some(refused) = take_room(tx, ask, room)? {
                 return Ok(refused);
             }
             Requested::Queued(sure(tx, put(tx, ask, row.map(|job| job.id), now)?)?)
@@ -49,23 +75,34 @@ fn due_at(ask: &Ask, now: DateTime<Utc>) -> Option<i64> {
     ask.not_before.filter(|at| *at > now).map(millis)
 }
 
-/// Whether a bound on waiting jobs is reached, and which.
-fn over_bounds(tx: &Transaction<'_>, ask: &Ask) -> Result<Option<Requested>> {
+/// Takes a place among the waiting jobs; the bound that is reached, if one is.
+fn take_room(tx: &Transaction<'_>, ask: &Ask, room: &mut Room) -> Result<Option<Requested>> {
     let QueueBounds { queued, per_client } = ask.bounds;
     if queued > 0 {
-        let bound = queued as i64;
-        if count(tx, sql!("count_queued"), named_params! {":queue": ask.queue, ":bound": bound})? >= queued {
+        let params = named_params! {":queue": ask.queue, ":bound": queued as i64};
+        let known = room.queued.entry(ask.queue.clone());
+        if !take_place(known, queued, || count(tx, sql!("count_queued"), params))? {
             return Ok(Some(Requested::QueueFull));
         }
     }
     if let (true, Some(client)) = (per_client > 0, &ask.client) {
-        let bound = per_client as i64;
-        let params = named_params! {":queue": ask.queue, ":client": client, ":bound": bound};
-        if count(tx, sql!("count_client"), params)? >= per_client {
+        let params = named_params! {":queue": ask.queue, ":client": client, ":bound": per_client as i64};
+        let known = room.of_client.entry((ask.queue.clone(), client.clone()));
+        if !take_place(known, per_client, || count(tx, sql!("count_client"), params))? {
             return Ok(Some(Requested::ClientLimit));
         }
     }
     Ok(None)
+}
+
+/// Counts one more, if the bound allows it.
+fn take_place<K: Ord>(known: Entry<'_, K, u64>, bound: u64, count: impl FnOnce() -> Result<u64>) -> Result<bool> {
+    let taken = match known {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(unknown) => unknown.insert(count()?),
+    };
+    *taken += 1;
+    Ok(*taken <= bound)
 }
 
 fn next_rank(tx: &Transaction<'_>, ask: &Ask, now: DateTime<Utc>) -> Result<i64> {

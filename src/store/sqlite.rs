@@ -13,9 +13,11 @@ use anyhow::{Context, Result, anyhow};
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, ToSql, Transaction, TransactionBehavior, ffi, named_params};
 
+use super::request::Room;
 use super::trouble::explain;
 use super::{
-    Again, Ask, Cancelled, Claim, FailureNote, Filter, Pause, Requested, Settled, Store, Tally, migrate, request, rows,
+    Again, Ask, Batch, Cancelled, Claim, FailureNote, Filter, Pause, Requested, Settled, Store, Tally, migrate,
+    request, rows,
 };
 use crate::clock::from_millis;
 use crate::exit::Refusal;
@@ -242,11 +244,19 @@ impl Store for Sqlite {
     }
 
     fn request(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested> {
-        self.write(|tx| request::request(tx, ask, now))
+        self.write(|tx| request::request(tx, ask, &mut Room::default(), now))
+    }
+
+    fn request_all(&mut self, asks: &[Ask], now: DateTime<Utc>) -> Result<Batch> {
+        self.transact(|tx| {
+            let batch = request::request_all(tx, asks, now)?;
+            let stays = matches!(batch, Batch::Stored { .. });
+            Ok((batch, stays))
+        })
     }
 
     fn rehearse(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested> {
-        self.transact(|tx| Ok((request::request(tx, ask, now)?, false)))
+        self.transact(|tx| Ok((request::request(tx, ask, &mut Room::default(), now)?, false)))
     }
 
     fn find(&self, filename: &str) -> Result<Option<Job>> {
