@@ -20,6 +20,7 @@ mod database;
 mod environment;
 mod examples;
 mod locks;
+mod model;
 mod names;
 mod people;
 mod rooms;
