@@ -15,6 +15,7 @@ mod storm;
 mod cache;
 mod commands;
 mod converters;
+mod corpus;
 mod cron;
 mod database;
 mod environment;
