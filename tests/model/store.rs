@@ -64,7 +64,7 @@ impl ReferenceStateMachine for Model {
 }
 
 fn wanted() -> impl Strategy<Value = Wanted> {
-    (0_u8..3, any::<bool>()).prop_map(|(title, is_derived)| Wanted { title, is_derived })
+    (0_u8..2, any::<bool>()).prop_map(|(title, is_derived)| Wanted { title, is_derived })
 }
 
 fn client() -> impl Strategy<Value = Option<&'static str>> {
@@ -240,5 +240,5 @@ prop_state_machine! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_store_does_what_its_words_say(sequential 1..80 => Real);
+    fn the_store_does_what_its_words_say(sequential 1..100 => Real);
 }
