@@ -184,8 +184,8 @@ struct Storm {
     violations: Mutex<Vec<String>>,
     counts: Mutex<BTreeMap<String, u64>>,
     promises: Mutex<BTreeMap<PathBuf, Promise>>,
-    /// When a wish was accepted that nobody takes back.
-    accepted: Mutex<BTreeMap<Key, Duration>>,
+    /// When a wish that nobody takes back was made, and when its acceptance was told.
+    accepted: Mutex<BTreeMap<Key, (Duration, Duration)>>,
     /// Who was hit: processes, and the titles whose exporters were.
     hit: Mutex<(BTreeSet<i32>, BTreeSet<String>)>,
     /// Calls of front ends that go on.
@@ -347,7 +347,7 @@ impl Storm {
             let Some(status) = status else { continue };
             let is_kept = number % 4 != OPERATED;
             if asks && matches!(code, Some(3 | 4)) && is_kept {
-                self.accepted.lock().expect("wishes").entry(key.clone()).or_insert(before);
+                self.accepted.lock().expect("wishes").entry(key.clone()).or_insert((before, since_epoch()));
             }
             match status["state"].as_str().unwrap_or_default() {
                 "ready" => self.note_path(&key, &status),
@@ -371,7 +371,8 @@ impl Storm {
     /// "Absent" is true only of what was ready since it was accepted, and has expired.
     fn check_absent(&self, key: &Key, asked: Duration) {
         let accepted = self.accepted.lock().expect("wishes").get(key).copied();
-        let Some(accepted) = accepted.filter(|accepted| *accepted < asked) else { return };
+        // Whoever asked before the acceptance was told may have been too early.
+        let Some((accepted, _)) = accepted.filter(|(_, told)| *told < asked) else { return };
         if self.was_ready_since(key, accepted) {
             self.accepted.lock().expect("wishes").remove(key);
         } else {
@@ -638,7 +639,7 @@ impl Storm {
                 self.violation(title, &format!("{format} failed, and that is not why: {reason}: {detail}"));
             }
         }
-        for (key, accepted) in &*self.accepted.lock().expect("wishes") {
+        for (key, (accepted, _)) in &*self.accepted.lock().expect("wishes") {
             if !failed.contains(key) && !self.was_ready_since(key, *accepted) {
                 self.violation(&key.1, &format!("{} accepted at {accepted:?}, and lost", key.0));
             }

@@ -55,9 +55,8 @@ impl Sqlite {
         let store = Self::connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         match migrate::look(&store.conn).map_err(|error| explain(path, error))? {
             migrate::Found::Current => Ok(store),
-            migrate::Found::Older => {
-                Err(Refusal::config(format!("{} is of an older version: run `export-queue check`", path.display())))
-            }
+            // Whoever may write brings it up to date; others are told who can.
+            migrate::Found::Older => Self::open(path, ""),
             migrate::Found::Empty => Err(lost(path)),
         }
     }
