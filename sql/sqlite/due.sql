@@ -9,12 +9,13 @@ FROM (
       AND NOT EXISTS (SELECT 1 FROM queues WHERE name = :queue AND paused_at IS NOT NULL)
     UNION ALL
     SELECT 1
-    FROM jobs
+    FROM jobs AS later
     WHERE state = 0
       AND due_at IS NOT NULL
       AND (due_at <= :now OR due_at > :horizon)
       AND queue = :queue
       AND format IN (SELECT key FROM json_each(:formats))
       AND NOT EXISTS (SELECT 1 FROM queues WHERE name = :queue AND paused_at IS NOT NULL)
+      AND NOT EXISTS (SELECT 1 FROM jobs AS base WHERE base.filename = later.base_filename AND base.state IN (0, 1))
     LIMIT :limit
 )

@@ -285,7 +285,7 @@ impl Store for Sqlite {
     fn tally(&self, now: DateTime<Utc>) -> Result<Vec<Tally>> {
         self.read(|conn| {
             let mut statement = conn.prepare(sql!("tally"))?;
-            let rows = statement.query_map(named_params! {":now": millis(now)}, |row| {
+            let rows = statement.query_map(named_params! {":now": millis(now), ":horizon": horizon(now)}, |row| {
                 let number = |column: &str| row.get::<_, i64>(column).map(i64::unsigned_abs);
                 Ok(Tally {
                     queue: row.get("queue")?,
