@@ -48,6 +48,7 @@ conform! {
     a_queue_claims_only_its_own_jobs
     clients_take_turns
     a_derived_job_is_not_due_while_its_base_is_live
+    a_derived_job_whose_time_has_come_waits_for_its_base_too
     a_later_job_is_due_at_its_time
     a_time_beyond_the_horizon_counts_as_reached
     a_published_run_deletes_its_job_and_is_recorded
@@ -65,6 +66,8 @@ conform! {
     a_cancel_takes_a_queued_job_away
     a_cancel_marks_a_started_job
     a_cancel_ends_a_job_only_with_the_last_who_wants_it
+    whoever_wants_a_job_that_would_not_die_is_asked_before_it_goes
+    a_job_that_starts_afresh_is_wanted_by_nobody_else
     a_failure_is_dismissed_unless_processes_are_left
     failures_expire_by_age_and_number
     files_due_for_sweeping_are_found_until_they_are_gone
@@ -74,6 +77,7 @@ conform! {
     every_token_that_a_row_names_is_told
     jobs_are_listed_in_the_order_in_which_they_start
     a_tally_counts_each_queue
+    a_tally_takes_a_time_beyond_the_horizon_for_reached
     progress_is_written_by_its_own_run_only
     the_place_in_the_queue_is_counted
     no_queue_is_paused_by_itself
@@ -586,6 +590,40 @@ fn a_cancel_ends_a_job_only_with_the_last_who_wants_it(store: &mut dyn Store) {
         Cancelled::Removed,
         "d's wish went with its job"
     );
+}
+
+fn whoever_wants_a_job_that_would_not_die_is_asked_before_it_goes(store: &mut dyn Store) {
+    put(store, &of_client("A", "a"), at(0));
+    let job = start(store, "t", at(1));
+    fail(store, &job, Failure::WouldNotDie, true, at(2));
+    store.request(&of_client("A", "b"), at(3)).unwrap();
+    assert!(store.let_go("t").unwrap());
+    assert_eq!(store.cancel("A.epub", Some("a"), false, at(4)).unwrap(), Cancelled::StillWanted(1));
+}
+
+fn a_job_that_starts_afresh_is_wanted_by_nobody_else(store: &mut dyn Store) {
+    put(store, &of_client("A", "a"), at(0));
+    let job = start(store, "t", at(1));
+    fail(store, &job, Failure::ExitNonzero, false, at(2));
+    put(store, &of_client("A", "b"), at(100));
+    assert_eq!(store.cancel("A.epub", Some("b"), false, at(101)).unwrap(), Cancelled::Removed);
+}
+
+fn a_derived_job_whose_time_has_come_waits_for_its_base_too(store: &mut dyn Store) {
+    put(store, &ask("A"), at(0));
+    let mut later = Ask { base_filename: Some(name("A")), not_before: Some(at(10)), ..of_format("B", "pdf") };
+    later.filename = "A.pdf".into();
+    put(store, &later, at(0));
+    let formats = [("pdf".to_owned(), LIMIT)];
+    assert_eq!(store.due("default", &formats, at(20), 10).unwrap(), 0);
+    store.cancel("A.epub", None, true, at(20)).unwrap();
+    assert_eq!(store.due("default", &formats, at(20), 10).unwrap(), 1);
+}
+
+fn a_tally_takes_a_time_beyond_the_horizon_for_reached(store: &mut dyn Store) {
+    let beyond = at(401 * 24 * 3600);
+    put(store, &Ask { not_before: Some(beyond), ..ask("A") }, at(0));
+    assert_eq!(store.tally(at(0)).unwrap()[0].due, 1);
 }
 
 fn a_failure_is_dismissed_unless_processes_are_left(store: &mut dyn Store) {

@@ -44,6 +44,7 @@ pub(super) fn request(tx: &Transaction<'_>, ask: &Ask, room: &mut Room, now: Dat
         (Step::Hold, Some(job)) => return Ok(Requested::Failing(job)),
         (Step::Want, Some(job)) => {
             tx.execute(sql!("want"), named_params! {":id": job.id, ":now": millis(now)})?;
+            note_interest(tx, job.id, ask.client.as_deref())?;
             return Ok(Requested::Failing(job));
         }
         (Step::Join, Some(job)) => Requested::Joined(join(tx, ask, &job, now)?),
@@ -129,6 +130,7 @@ fn put(tx: &Transaction<'_>, ask: &Ask, id: Option<i64>, now: DateTime<Utc>) -> 
     let wait_until = ask.wait_until.map(millis);
     let key = &ask.key;
     if let Some(id) = id {
+        tx.execute(sql!("interest_clear"), named_params! {":job_id": id})?;
         tx.execute(
             sql!("revive"),
             named_params! {
