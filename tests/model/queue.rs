@@ -664,6 +664,11 @@ impl Row {
             job.rank = job.rank.min(rank);
             job.priority = ask.priority;
         }
+        // Whoever wants it sooner gets it sooner.
+        if let Phase::Queued { later: Some((due, Waiting::NotBefore)) } = job.phase {
+            let asked = ask.not_before.filter(|at| *at > now);
+            job.phase = Phase::Queued { later: asked.map(|at| (at.min(due), Waiting::NotBefore)) };
+        }
         // What was just cancelled is wanted after all: what the run makes does not count.
         if ask.refresh || job.cancel_at.is_some() {
             job.newer_than = Some(now);
