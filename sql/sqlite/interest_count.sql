@@ -1,5 +1,5 @@
--- How many callers are interested, but for one. :job_id, :client (NULL: all count)
+-- How many callers are interested, but for one. :job_id, :client
 SELECT count(*)
 FROM interests
 WHERE job_id = :job_id
-  AND client IS NOT :client
+  AND client <> :client

@@ -36,6 +36,9 @@ pub(super) fn request_all(tx: &Transaction<'_>, asks: &[Ask], now: DateTime<Utc>
     Ok(Batch::Stored { queued, joined, failing })
 }
 
+/// The name under which all who do not give one are interested in a job.
+pub(super) const ANONYMOUS: &str = "";
+
 /// Inserts, joins, revives or refuses.
 pub(super) fn request(tx: &Transaction<'_>, ask: &Ask, room: &mut Room, now: DateTime<Utc>) -> Result<Requested> {
     let row = find(tx, &ask.filename)?;
@@ -155,8 +158,7 @@ fn put(tx: &Transaction<'_>, ask: &Ask, id: Option<i64>, now: DateTime<Utc>) -> 
 }
 
 fn note_interest(tx: &Transaction<'_>, job_id: i64, client: Option<&str>) -> Result<()> {
-    if let Some(client) = client {
-        tx.prepare_cached(sql!("interest"))?.execute(named_params! {":job_id": job_id, ":client": client})?;
-    }
+    let client = client.unwrap_or(ANONYMOUS);
+    tx.prepare_cached(sql!("interest"))?.execute(named_params! {":job_id": job_id, ":client": client})?;
     Ok(())
 }

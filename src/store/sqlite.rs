@@ -441,9 +441,8 @@ impl Store for Sqlite {
             if matches!(job.phase, Phase::Failed { .. }) {
                 return Ok(Cancelled::NotLive);
             }
-            if let Some(client) = client {
-                tx.execute(sql!("interest_drop"), named_params! {":job_id": job.id, ":client": client})?;
-            }
+            let client = client.unwrap_or(request::ANONYMOUS);
+            tx.execute(sql!("interest_drop"), named_params! {":job_id": job.id, ":client": client})?;
             let others = count(tx, sql!("interest_count"), named_params! {":job_id": job.id, ":client": client})?;
             if others > 0 && !force {
                 return Ok(Cancelled::StillWanted(others));

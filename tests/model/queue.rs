@@ -368,17 +368,21 @@ impl Model {
             }
             let job = new_job(next_id, &ask, rank, now);
             self.last_id = next_id;
-            self.rows.push(Row { job: job.clone(), wanted_at: None, askers: request.client.into_iter().collect() });
+            self.rows.push(Row {
+                job: job.clone(),
+                wanted_at: None,
+                askers: BTreeSet::from([request.client.unwrap_or_default()]),
+            });
             return Requested::Queued(job);
         };
         if is_live(&row.job) {
             row.join(&ask, rank, now);
-            row.askers.extend(request.client);
+            row.askers.insert(request.client.unwrap_or_default());
             return Requested::Joined(row.job.clone());
         }
         if !is_settled(&row.job) {
             row.wanted_at = Some(now);
-            row.askers.extend(request.client);
+            row.askers.insert(request.client.unwrap_or_default());
             return Requested::Failing(row.job.clone());
         }
         let is_held = matches!(row.job.phase, Phase::Failed { at, .. } if at <= now && now - at < HOLD);
@@ -391,7 +395,7 @@ impl Model {
         // A fresh job in the old row: only its number and the log of its last run stay.
         let last_run = row.job.last_run.take();
         row.job = Job { last_run, ..new_job(row.job.id, &ask, rank, now) };
-        row.askers = request.client.into_iter().collect();
+        row.askers = BTreeSet::from([request.client.unwrap_or_default()]);
         Requested::Queued(row.job.clone())
     }
 
@@ -516,7 +520,7 @@ impl Model {
         let Some(row) = self.row(&wanted.filename()).filter(|row| is_live(&row.job)) else {
             return Cancelled::NotLive;
         };
-        client.map(|client| row.askers.remove(client));
+        row.askers.remove(client.unwrap_or_default());
         if !row.askers.is_empty() && !force {
             return Cancelled::StillWanted(row.askers.len() as u64);
         }
