@@ -249,3 +249,14 @@ fn a_browsers_socket_fits_below_the_default_cache_directory() {
     let long = dir.path().join("x".repeat(107 - dir.path().as_os_str().len() - 1));
     assert!(Command::new("python3").args(["-c", bind]).arg(&long).status().expect("python3").success());
 }
+
+#[test]
+fn a_file_held_up_before_its_name_appears_is_promised_from_when_it_can_be_opened() {
+    let mut queue = Queue::new();
+    queue.reconfigure("dir = \"cache\"", "dir = \"cache\"\nmax_age = \"3s\"\nserve_grace = \"1s\"");
+    queue.set("EXPORT_QUEUE_FAULT", "publish.before_lock=delay:2500");
+    queue.request("ok", "A");
+    queue.dispatch().code(0).silent();
+    assert_eq!(queue.state("ok", "A"), "ready", "its date is as old as its check");
+    queue.assert_quiet();
+}

@@ -79,14 +79,25 @@ impl Cache {
         File::open(&self.layout.cache)?.sync_all()
     }
 
-    /// Lets the file appear under its name, in place of an older one.
+    /// Lets the file appear under its name, in place of an older one. Whoever was held up since the file was prepared (frozen,
+    /// suspended, waiting for the lock) gives it a new date first: its promise begins when it can be opened.
     ///
     /// # Errors
     /// What lies at its path is not the file that was checked, or the rename fails.
-    pub fn rename(&self, _proof: &CacheLock, finished: &Finished, filename: &str) -> io::Result<()> {
+    pub fn rename(
+        &self,
+        _proof: &CacheLock,
+        finished: &mut Finished,
+        filename: &str,
+        now: DateTime<Utc>,
+    ) -> io::Result<()> {
         let meta = fs::symlink_metadata(&finished.path)?;
         if (meta.dev(), meta.ino(), meta.len()) != (finished.inode.0, finished.inode.1, finished.bytes) {
             return Err(io::Error::other("the file changed after it was checked"));
+        }
+        if now - finished.published_at > chrono::Duration::seconds(1) {
+            File::open(&finished.path)?.set_modified(system_time(now))?;
+            finished.published_at = now;
         }
         fault::point("publish.before_rename")?;
         fs::rename(&finished.path, self.layout.published(filename))?;

@@ -370,7 +370,7 @@ impl Export<'_> {
             _ => Err(error),
         };
         let no_space = |error: io::Error| failed(Failure::NoSpace, but(measured, &error.to_string()), measured);
-        let finished = match cache.prepare(path, file, clock::now()).and_then(|finished| {
+        let mut finished = match cache.prepare(path, file, clock::now()).and_then(|finished| {
             cache.make_shard(&self.job.filename)?;
             Ok(finished)
         }) {
@@ -389,7 +389,7 @@ impl Export<'_> {
                 break lock;
             }
         };
-        let renamed = cache.rename(&lock, &finished, &self.job.filename);
+        let renamed = cache.rename(&lock, &mut finished, &self.job.filename, clock::now());
         lock.release()?;
         match renamed {
             Ok(()) => {}

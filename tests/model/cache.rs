@@ -93,10 +93,11 @@ impl Scene {
     fn publish(&mut self, file: usize, at: DateTime<Utc>) {
         let path = self.dir.path().join("made");
         fs::write(&path, "a book").expect("a file");
-        let finished = self.cache.prepare(&path, &File::open(&path).expect("it is there"), at).expect("a whole file");
+        let mut finished =
+            self.cache.prepare(&path, &File::open(&path).expect("it is there"), at).expect("a whole file");
         self.cache.make_shard(&name(file)).expect("a shard");
         let lock = self.lock();
-        self.cache.rename(&lock, &finished, &name(file)).expect("a name");
+        self.cache.rename(&lock, &mut finished, &name(file), at).expect("a name");
         lock.release().expect("a lock");
         let known = Known { published_at: at, promised_until: self.now, changed: self.now, is_aged: false };
         self.known.insert(file, known);
