@@ -173,3 +173,20 @@ fn every_command_of_the_program_stands_in_the_manual() {
     let lacking: Vec<_> = names.filter(|name| !words.iter().any(|word| word == name)).collect();
     assert!(lacking.is_empty(), "README.md does not name {lacking:?}");
 }
+
+#[test]
+fn every_test_in_the_table_of_public_reports_exists() {
+    let rows = include_str!("CASES.md").lines().filter(|line| line.starts_with("| ") && !line.starts_with("| row"));
+    let mut rows_seen = std::collections::BTreeSet::new();
+    for row in rows {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        rows_seen.insert(cells[1].parse::<u32>().expect("a number of a row"));
+        for name in cells[3].split('`').skip(1).step_by(2) {
+            let (file, name) = name.split_once("::").unwrap_or_else(|| panic!("{name} names no file"));
+            let path = format!("{}/tests/{file}.rs", env!("CARGO_MANIFEST_DIR"));
+            let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+            assert!(text.contains(&format!("fn {name}(")), "{file}.rs has no test {name}");
+        }
+    }
+    assert!(rows_seen.len() >= 57, "{rows_seen:?}");
+}

@@ -20,6 +20,7 @@ mod cron;
 mod database;
 mod environment;
 mod examples;
+mod lasting;
 mod locks;
 mod model;
 mod names;
