@@ -12,6 +12,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
@@ -71,13 +72,21 @@ pub fn all() -> Vec<Stat> {
 
 /// This process.
 pub fn myself() -> Identity {
+    static MYSELF: OnceLock<Identity> = OnceLock::new();
     let pid = rustix::process::getpid().as_raw_nonzero().get();
-    Identity { pid, start: stat(pid).map_or(0, |stat| stat.identity.start) }
+    read_once(&MYSELF, || stat(pid).map(|stat| stat.identity)).unwrap_or(Identity { pid, start: 0 })
 }
 
 /// The id of this boot of the machine.
 pub fn boot_id() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+    static BOOT: OnceLock<String> = OnceLock::new();
+    let read = || fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    read_once(&BOOT, || read().map(|text| text.trim().to_owned())).unwrap_or_default()
+}
+
+/// What stays the same while this process lives, read when it is first needed; a failed reading is tried again.
+fn read_once<T: Clone>(kept: &OnceLock<T>, read: impl FnOnce() -> Option<T>) -> Option<T> {
+    kept.get().cloned().or_else(|| read().map(|value| kept.get_or_init(|| value).clone()))
 }
 
 /// Whether that very process, and not a later one with its number, is alive.
