@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use chrono::{DateTime, Utc};
 
 use crate::cache::{Cache, CacheLock, Facts};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Loaded};
 use crate::exit::Refusal;
 use crate::fault;
 use crate::layout::Layout;
@@ -49,6 +49,8 @@ pub struct Home {
     pub config: Config,
     /// The file it came from, for the workers to read again.
     pub config_path: Option<PathBuf>,
+    /// What stood in it.
+    config_text: String,
     /// Where everything lies.
     pub layout: Layout,
     /// The cache.
@@ -120,7 +122,8 @@ impl Home {
     ///
     /// # Errors
     /// `group` is no group of this machine (78).
-    pub fn of(config: Config, config_path: Option<PathBuf>) -> Result<Self> {
+    pub fn of(loaded: Loaded) -> Result<Self> {
+        let Loaded { config, path: config_path, text: config_text, .. } = loaded;
         if config.database.is_some() {
             let message = "`database` is set, and this version keeps its queue in SQLite only: take the line out";
             return Err(Refusal::config(message));
@@ -129,28 +132,28 @@ impl Home {
         let gid = group_of(&config)?;
         let policy = Policy { max_age: config.cache.max_age, grace: config.cache.serve_grace.0 };
         let cache = Cache { layout: layout.clone(), policy, mode: config.cache.mode.0, gid };
-        Ok(Self { config, config_path, layout, cache })
+        Ok(Self { config, config_path, config_text, layout, cache })
     }
 
-    /// Reads the configuration again, if it came from a file.
+    /// Reads the configuration again, if it came from a file; false when it says the same as before.
     ///
     /// # Errors
     /// It is not valid any more (78), or moves the queue elsewhere while it is in use (78).
-    pub fn reload(&mut self) -> Result<()> {
+    pub fn reload(&mut self) -> Result<bool> {
         let Some(path) = self.config_path.clone() else {
-            return Ok(());
+            return Ok(false);
         };
+        if fs::read_to_string(&path).is_ok_and(|text| text == self.config_text) {
+            return Ok(false);
+        }
         let loaded =
             config::load(Some(&path), &config::environment()).map_err(|error| Refusal::config(error.to_string()))?;
-        if loaded.config == self.config {
-            return Ok(());
-        }
-        let next = Self::of(loaded.config, Some(path))?;
+        let next = Self::of(loaded)?;
         if (&next.layout.state, &next.layout.cache) != (&self.layout.state, &self.layout.cache) {
             return Err(Refusal::config("state_dir or cache.dir changed while the queue is in use: this process ends"));
         }
         *self = next;
-        Ok(())
+        Ok(true)
     }
 
     /// Whether a queue was ever set up here.

@@ -43,7 +43,7 @@ impl Start {
             // Workers read it again: what only root can read would stop them later.
             std::fs::File::open(path).map_err(|error| bind::unusable(path, &error))?;
         }
-        Home::of(loaded.config, loaded.path)
+        Home::of(loaded)
     }
 
     /// Whether text output is coloured: as asked, else on a terminal unless `NO_COLOR` is set.

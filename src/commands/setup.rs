@@ -30,7 +30,7 @@ pub(super) fn init(start: &Start, adopt: bool, user: Option<&str>, group: Option
         return Err(Refusal::not_permitted("only root may set a queue up for another user"));
     }
     bind::become_owner(&loaded.config)?;
-    let home = Home::of(loaded.config, loaded.path)?;
+    let home = Home::of(loaded)?;
     if adopt {
         for line in home.adopt()? {
             start.tell(&line);
@@ -138,7 +138,7 @@ pub(super) fn config(start: &Start, command: ConfigCommand) -> Result<Exit> {
     let ConfigCommand::Show { origin } = command;
     let loaded = start.load()?;
     if start.global.json {
-        for (key, value, origin) in loaded.origin.rows(&loaded.config) {
+        for (key, value, origin) in config::Origins::of(&loaded).rows(&loaded.config) {
             output::say(&serde_json::json!({"schema": 1, "key": key, "value": value, "origin": origin}).to_string())?;
         }
     } else {
@@ -158,7 +158,7 @@ pub(super) fn check(start: &Start) -> Result<Exit> {
     };
     check::before_change_of_user(&loaded, &mut report);
     bind::become_owner(&loaded.config)?;
-    let home = Home::of(loaded.config, loaded.path)?;
+    let home = Home::of(loaded)?;
     check::check(&home, &mut report);
     print_check(start, &report)
 }

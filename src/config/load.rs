@@ -13,9 +13,8 @@ use toml::Table;
 use toml::de::DeTable;
 
 use super::Config;
-use super::overrides;
+use super::overrides::{self, Override};
 use super::place::{ConfigError, Places, line_place};
-use super::show::Origins;
 use super::validate::validate;
 
 const SYSTEM_PATH: &str = "/etc/export-queue/config.toml";
@@ -27,8 +26,9 @@ pub struct Loaded {
     pub config: Config,
     /// The file that was read.
     pub path: Option<PathBuf>,
-    /// Where each value came from.
-    pub origin: Origins,
+    /// What stood in it.
+    pub text: String,
+    pub(super) overrides: Vec<Override>,
 }
 
 /// Copies the environment of this process; what is not UTF-8 is replaced, a name that is not is left out.
@@ -79,24 +79,46 @@ pub fn parse(text: &str, path: &Path, env: &BTreeMap<String, String>) -> Result<
         let path = path.display();
         return Err(ConfigError::new(format!("the path of the configuration is not UTF-8: {path}")));
     }
-    let syntax = |error: toml::de::Error| {
-        let place = line_place(&path, text, error.span().map_or(0, |span| span.start));
-        ConfigError::new(format!("{}, {place}", error.message().replace('\n', " ")))
-    };
-    let document = DeTable::parse(text).map_err(syntax)?;
-    let file: Table = toml::from_str(text).map_err(syntax)?;
     let overrides = overrides::collect(env)?;
-    let places = Places { path: &path, text, document: document.get_ref(), overrides: &overrides };
-
-    let alone: Config = toml::from_str(text).map_err(|error| places.read_error(&error))?;
-    let mut config = if overrides.is_empty() { alone } else { overrides::apply(&file, &overrides)? };
+    let source = Source { path: &path, text, overrides: &overrides };
+    let alone: Config = toml::from_str(text).map_err(|error| source.blame(|places| places.read_error(&error)))?;
+    let mut config = if overrides.is_empty() { alone } else { overrides::apply(&source.table()?, &overrides)? };
     finish(&mut config, &path);
     let faults = validate(&config);
     if !faults.is_empty() {
-        return Err(places.error(&faults));
+        return Err(source.blame(|places| places.error(&faults)));
     }
-    let origin = Origins::new(&path, file, overrides);
-    Ok(Loaded { config, path: Some(path), origin })
+    Ok(Loaded { config, path: Some(path), text: text.to_owned(), overrides })
+}
+
+/// What is read, once more and with the place of everything in it where something has to be blamed.
+struct Source<'a> {
+    path: &'a Path,
+    text: &'a str,
+    overrides: &'a [Override],
+}
+
+impl Source<'_> {
+    fn table(&self) -> Result<Table, ConfigError> {
+        toml::from_str(self.text).map_err(|error| self.syntax_error(&error))
+    }
+
+    fn blame(&self, words: impl FnOnce(&Places<'_>) -> ConfigError) -> ConfigError {
+        let document = match DeTable::parse(self.text) {
+            Ok(document) => document,
+            Err(error) => return self.syntax_error(&error),
+        };
+        if let Err(error) = self.table() {
+            return error;
+        }
+        let Self { path, text, overrides } = *self;
+        words(&Places { path, text, document: document.get_ref(), overrides })
+    }
+
+    fn syntax_error(&self, error: &toml::de::Error) -> ConfigError {
+        let place = line_place(self.path, self.text, error.span().map_or(0, |span| span.start));
+        ConfigError::new(format!("{}, {place}", error.message().replace('\n', " ")))
+    }
 }
 
 fn named_path(explicit: Option<&Path>, env: &BTreeMap<String, String>) -> Option<(PathBuf, &'static str)> {

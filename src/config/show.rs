@@ -3,7 +3,7 @@
 //! Promises that what is shown reads again as TOML, that every value in force is shown, and that passwords in the
 //! database URL and the variables of exporters are `***`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use toml::{Table, Value};
 
@@ -12,16 +12,19 @@ use super::place::{KeyPath, dotted, index, is_secret, quoted, quoted_key};
 use super::{Config, Loaded};
 
 /// Where the values of a configuration came from.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Origins {
-    path: PathBuf,
+#[derive(Debug)]
+pub struct Origins<'a> {
+    path: &'a Path,
     file: Table,
-    overrides: Vec<Override>,
+    overrides: &'a [Override],
 }
 
-impl Origins {
-    pub(super) fn new(path: &Path, file: Table, overrides: Vec<Override>) -> Self {
-        Self { path: path.to_owned(), file, overrides }
+impl<'a> Origins<'a> {
+    /// Reads what was loaded once more, for the places of its values.
+    pub fn of(loaded: &'a Loaded) -> Self {
+        // A text that was read as a configuration is a table.
+        let file = toml::from_str(&loaded.text).unwrap_or_default();
+        Self { path: loaded.path.as_deref().unwrap_or(Path::new("")), file, overrides: &loaded.overrides }
     }
 
     /// Lists every value in force as dotted key, value and origin; secrets are `***`.
@@ -47,11 +50,11 @@ impl Origins {
                     key.pop();
                 }
             }
-            leaf => rows.push((dotted(key), shown(key, leaf), self.of(key))),
+            leaf => rows.push((dotted(key), shown(key, leaf), self.origin(key))),
         }
     }
 
-    fn of(&self, key: &[String]) -> String {
+    fn origin(&self, key: &[String]) -> String {
         if let Some(by) = self.overrides.iter().rev().find(|by| by.sets(key)) {
             return format!("environment {}", by.variable);
         }
@@ -61,14 +64,14 @@ impl Origins {
 
 /// Writes the configuration in force as TOML, with `origin` each value with a comment that says where it comes from.
 pub fn show(loaded: &Loaded, origin: bool) -> String {
-    let mut writer = Writer { text: String::new(), origins: origin.then_some(&loaded.origin) };
+    let mut writer = Writer { text: String::new(), origins: origin.then(|| Origins::of(loaded)) };
     writer.table(&mut Vec::new(), &table_of(&loaded.config));
     writer.text
 }
 
 struct Writer<'a> {
     text: String,
-    origins: Option<&'a Origins>,
+    origins: Option<Origins<'a>>,
 }
 
 impl Writer<'_> {
@@ -115,7 +118,8 @@ impl Writer<'_> {
 
     fn line(&mut self, key: &[String], value: &Value) {
         let name = key.last().map_or_else(String::new, |name| quoted_key(name));
-        let origin = self.origins.map_or_else(String::new, |origins| format!("  # {}", one_line(&origins.of(key))));
+        let origin =
+            self.origins.as_ref().map_or_else(String::new, |origins| format!("  # {}", one_line(&origins.origin(key))));
         let value = shown(key, value);
         self.text.extend([name.as_str(), " = ", &value, &origin, "\n"]);
     }
@@ -231,7 +235,7 @@ mod tests {
     #[test]
     fn every_value_is_shown_with_where_it_comes_from() {
         let loaded = loaded();
-        let rows = loaded.origin.rows(&loaded.config);
+        let rows = Origins::of(&loaded).rows(&loaded.config);
         for (key, value, origin) in [
             ("limits.timeout", "\"1m 30s\"", "/c.toml"),
             ("limits.nice", "5", "environment EXPORT_QUEUE__LIMITS__NICE"),
