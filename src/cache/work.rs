@@ -55,6 +55,10 @@ impl WorkDir {
         self.root.join("progress")
     }
 
+    fn parts(&self) -> [PathBuf; 5] {
+        [self.home(), self.tmp(), self.runtime(), self.out(), self.root.join("in")]
+    }
+
     /// What the run takes on the disk, in bytes of content.
     pub fn bytes(&self) -> u64 {
         let walk = walkdir::WalkDir::new(self.out()).follow_links(false);
@@ -72,7 +76,7 @@ impl Cache {
         let work = WorkDir { root: self.layout.work_of(token) };
         let mut builder = DirBuilder::new();
         builder.mode(0o700);
-        for dir in [work.root.clone(), work.home(), work.tmp(), work.runtime(), work.out(), work.root.join("in")] {
+        for dir in [work.root.clone()].into_iter().chain(work.parts()) {
             builder.create(dir)?;
         }
         Ok(work)
@@ -84,7 +88,11 @@ impl Cache {
     /// Something in it cannot be removed.
     pub fn remove_work(&self, token: &str) -> io::Result<()> {
         let root = self.layout.work_of(token);
-        match fs::remove_dir_all(&root) {
+        // Most runs leave empty directories, which go by one call each; whatever resists is for the thorough way.
+        for part in (WorkDir { root: root.clone() }).parts() {
+            let _ = fs::remove_dir(part);
+        }
+        match fs::remove_dir(&root).or_else(|_| fs::remove_dir_all(&root)) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
