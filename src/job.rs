@@ -214,6 +214,17 @@ pub enum Phase {
     },
 }
 
+impl Phase {
+    /// The token of the run that may write the row.
+    pub fn token(&self) -> Option<&str> {
+        match self {
+            Self::Queued { .. } => None,
+            Self::Started { token, .. } => Some(token),
+            Self::Failed { token, .. } => token.as_deref(),
+        }
+    }
+}
+
 /// A row saying that a file is wanted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {

@@ -47,10 +47,20 @@ pub struct Record {
     pub beat: u64,
     /// The run it works on.
     pub token: Option<String>,
+    /// The run that it claims in the transaction that ends that one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
     /// That run's job.
     pub job: Option<i64>,
     /// The exporter: leader of the process group that is to be ended with it.
     pub leader: Option<Identity>,
+}
+
+impl Record {
+    /// The runs that it names: the one in hand, and the one that was being claimed with its end.
+    pub fn tokens(&self) -> impl Iterator<Item = &String> {
+        self.token.iter().chain(&self.next)
+    }
 }
 
 /// What can be read in a lock file.

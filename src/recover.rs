@@ -53,11 +53,14 @@ pub fn recover(home: &Home, store: &mut dyn Store, slot: &Held) -> Result<Recove
     let Reading::Record(record) = slot.left_behind()? else {
         return Ok(Recovered::Free);
     };
-    let Some(token) = &record.token else {
-        return Ok(Recovered::Free);
-    };
     let leader = record.leader.filter(|_| record.boot == process::boot_id());
-    settle_run(home, store, token, leader)
+    let mut left = Vec::new();
+    for token in record.tokens() {
+        if let Recovered::Undead(processes) = settle_run(home, store, token, leader)? {
+            left.extend(processes);
+        }
+    }
+    Ok(if left.is_empty() { Recovered::Free } else { Recovered::Undead(left) })
 }
 
 /// Ends what is left of a run whose worker is dead, then settles its row and removes its directory.
@@ -200,7 +203,7 @@ pub fn signed_tokens(home: &Home) -> Result<BTreeMap<String, std::path::PathBuf>
     let mut tokens = BTreeMap::new();
     for entry in fs::read_dir(home.layout.slots())?.flatten() {
         if let Ok(Reading::Record(record)) = lock::read(&entry.path()) {
-            tokens.extend(record.token.map(|token| (token, entry.path())));
+            tokens.extend(record.tokens().map(|token| (token.clone(), entry.path())));
         }
     }
     Ok(tokens)

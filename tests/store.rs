@@ -52,6 +52,7 @@ conform! {
     a_later_job_is_due_at_its_time
     a_time_beyond_the_horizon_counts_as_reached
     a_published_run_deletes_its_job_and_is_recorded
+    the_end_of_a_run_and_the_next_claim_are_one
     a_refresh_during_the_run_queues_the_job_again
     a_claim_that_read_the_clock_before_a_refresh_serves_it
     a_run_that_lost_its_token_changes_nothing
@@ -404,6 +405,29 @@ fn a_published_run_deletes_its_job_and_is_recorded(store: &mut dyn Store) {
     assert_eq!(store.finish(&run, "node").unwrap(), Settled::Lost, "once");
     assert_eq!(store.history(None, 9).unwrap().len(), 1);
     assert!(store.history(Some("B.epub"), 9).unwrap().is_empty());
+}
+
+fn the_end_of_a_run_and_the_next_claim_are_one(store: &mut dyn Store) {
+    for title in ["A", "B", "C"] {
+        put(store, &ask(title), at(0));
+    }
+    let job = start(store, "t1", at(1));
+    let (settled, next) = store.finish_and_claim(&published(&job, at(2)), &claim("t2"), at(2)).unwrap();
+    let next = next.expect("a job is due");
+    assert_eq!((settled, next.phase.token(), next.attempts), (Settled::Forgotten, Some("t2"), 1));
+    assert!(is_gone(store, "A") && find(store, &next.key.title) == next);
+    // A run that lost its token ends nothing; a claim is a claim all the same.
+    let (settled, last) = store.finish_and_claim(&published(&job, at(3)), &claim("t3"), at(3)).unwrap();
+    assert_eq!((settled, last.map(|job| job.key.title)), (Settled::Lost, Some("C".to_owned())));
+    assert_eq!(store.history(None, 10).unwrap().len(), 1);
+    let (settled, none) = store.finish_and_claim(&published(&next, at(4)), &claim("t4"), at(4)).unwrap();
+    assert_eq!((settled, none), (Settled::Forgotten, None));
+    // What was made from the file that has just been published can be claimed with it.
+    put(store, &ask("base"), at(5));
+    put(store, &Ask { base_filename: Some(name("base")), ..ask("derived") }, at(5));
+    let base = store.claim(&claim("t5"), at(6)).unwrap().expect("the base");
+    let (_, derived) = store.finish_and_claim(&published(&base, at(7)), &claim("t6"), at(7)).unwrap();
+    assert_eq!(derived.map(|job| job.key.title), Some("derived".to_owned()));
 }
 
 fn a_refresh_during_the_run_queues_the_job_again(store: &mut dyn Store) {

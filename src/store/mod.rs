@@ -290,6 +290,13 @@ pub trait Store {
     /// Settles a published run, and records it.
     fn finish(&mut self, run: &Run, node: &str) -> Result<Settled>;
 
+    /// Settles a published run and claims the next job, as [`Store::finish`] and [`Store::claim`]; in one transaction where
+    /// the engine gains by it.
+    fn finish_and_claim(&mut self, run: &Run, claim: &Claim, now: DateTime<Utc>) -> Result<(Settled, Option<Job>)> {
+        let settled = self.finish(run, &claim.node)?;
+        Ok((settled, self.claim(claim, now)?))
+    }
+
     /// Settles a failed run, and records it; false when the row is not this run's any more.
     fn fail(&mut self, run: &Run, node: &str, note: &FailureNote<'_>) -> Result<bool>;
 

@@ -7,7 +7,7 @@ use anyhow::Result;
 use chrono::{DateTime, Utc};
 use rusqlite::{Transaction, named_params};
 
-use super::sqlite::{count, find, millis, sure};
+use super::sqlite::{change, count, find, millis, sure};
 use super::{Ask, Batch, Bound, QueueBounds, Requested};
 use crate::fault;
 use crate::job::Job;
@@ -46,7 +46,7 @@ pub(super) fn request(tx: &Transaction<'_>, ask: &Ask, room: &mut Room, now: Dat
     let answer = match (step, row) {
         (Step::Hold, Some(job)) => return Ok(Requested::Failing(job)),
         (Step::Want, Some(job)) => {
-            tx.execute(sql!("want"), named_params! {":id": job.id, ":now": millis(now)})?;
+            change(tx, sql!("want"), named_params! {":id": job.id, ":now": millis(now)})?;
             note_interest(tx, job.id, ask.client.as_deref())?;
             return Ok(Requested::Failing(job));
         }
@@ -133,8 +133,9 @@ fn put(tx: &Transaction<'_>, ask: &Ask, id: Option<i64>, now: DateTime<Utc>) -> 
     let wait_until = ask.wait_until.map(millis);
     let key = &ask.key;
     if let Some(id) = id {
-        tx.execute(sql!("interest_clear"), named_params! {":job_id": id})?;
-        tx.execute(
+        change(tx, sql!("interest_clear"), named_params! {":job_id": id})?;
+        change(
+            tx,
             sql!("revive"),
             named_params! {
                 ":id": id, ":queue": ask.queue, ":client": ask.client, ":meta": ask.meta, ":pages": ask.pages,

@@ -28,6 +28,9 @@ use crate::rules::HORIZON;
 /// How long a statement waits for another process's write.
 const BUSY: Duration = Duration::from_secs(8);
 
+/// How many prepared statements a connection keeps: more than a worker uses.
+const STATEMENTS: usize = 64;
+
 /// A connection to the queue.
 #[derive(Debug)]
 pub struct Sqlite {
@@ -68,6 +71,7 @@ impl Sqlite {
             let dir = path.parent().map(std::fs::canonicalize).transpose()?.unwrap_or_default();
             let conn = Connection::open_with_flags(dir.join(path.file_name().unwrap_or_default()), flags)?;
             conn.busy_timeout(BUSY)?;
+            conn.set_prepared_statement_cache_capacity(STATEMENTS);
             Ok(conn)
         };
         let conn = connect().map_err(|error| explain(path, error))?;
@@ -155,7 +159,7 @@ pub(super) fn one_job(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)
 }
 
 fn jobs(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)]) -> Result<Vec<Job>> {
-    let mut statement = conn.prepare(sql)?;
+    let mut statement = conn.prepare_cached(sql)?;
     let mut rows = statement.query(params)?;
     let mut jobs = Vec::new();
     while let Some(row) = rows.next()? {
@@ -166,7 +170,7 @@ fn jobs(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)]) -> Result<V
 
 /// The one column of each row.
 fn texts(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)]) -> Result<Vec<String>> {
-    let mut statement = conn.prepare(sql)?;
+    let mut statement = conn.prepare_cached(sql)?;
     let rows = statement.query_map(params, |row| row.get(0))?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
@@ -177,6 +181,11 @@ pub(super) fn find(conn: &Connection, filename: &str) -> Result<Option<Job>> {
 
 fn find_by_id(conn: &Connection, id: i64) -> Result<Option<Job>> {
     one_job(conn, sql!("find_by_id"), named_params! {":id": id})
+}
+
+/// Carries out a statement; how many rows it changed.
+pub(super) fn change(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)]) -> Result<usize> {
+    Ok(conn.prepare_cached(sql)?.execute(params)?)
 }
 
 pub(super) fn sure(conn: &Connection, id: i64) -> Result<Job> {
@@ -190,11 +199,12 @@ pub(super) fn count(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)])
 fn record(tx: &Transaction<'_>, run: &Run, node: &str) -> Result<()> {
     let present = i64::from(run.outcome == Outcome::Ready && run.published_at.is_some());
     if present == 1 {
-        tx.execute(sql!("run_supersede"), named_params! {":filename": run.filename, ":token": run.token})?;
+        change(tx, sql!("run_supersede"), named_params! {":filename": run.filename, ":token": run.token})?;
     }
     let signed = |number: Option<u64>| number.map(|number| i64::try_from(number).unwrap_or(i64::MAX));
     let (key, measured) = (&run.key, &run.measured);
-    tx.execute(
+    change(
+        tx,
         sql!("run_insert"),
         named_params! {
             ":token": run.token, ":job_id": run.job_id, ":title": key.title, ":lang": key.lang, ":font": key.font,
@@ -214,7 +224,8 @@ fn record(tx: &Transaction<'_>, run: &Run, node: &str) -> Result<()> {
 fn put_back(tx: &Transaction<'_>, token: &str, again: Again) -> Result<bool> {
     let counts = again.counts();
     let (due_at, waits_for) = (counts.later.map(|(at, _)| millis(at)), counts.later.map(|(_, why)| why.text()));
-    let changed = tx.execute(
+    let changed = change(
+        tx,
         sql!("requeue"),
         named_params! {
             ":token": token, ":due_at": due_at, ":waits_for": waits_for, ":attempts": counts.attempts,
@@ -225,15 +236,38 @@ fn put_back(tx: &Transaction<'_>, token: &str, again: Again) -> Result<bool> {
     Ok(changed == 1)
 }
 
+fn claim_next(tx: &Transaction<'_>, claim: &Claim, now: DateTime<Utc>) -> Result<Option<Job>> {
+    expire_waits(tx, now)?;
+    change(tx, sql!("promote"), named_params! {":now": millis(now), ":horizon": horizon(now)})?;
+    let params = named_params! {
+        ":queue": claim.queue, ":formats": formats_json(&claim.formats), ":token": claim.token,
+        ":node": claim.node, ":slot": claim.slot, ":worker": claim.worker, ":now": millis(now),
+    };
+    let id = tx.prepare_cached(sql!("claim"))?.query_row(params, |row| row.get(0)).optional()?;
+    id.map(|id| sure(tx, id)).transpose()
+}
+
+fn finish(tx: &Transaction<'_>, run: &Run, node: &str) -> Result<Settled> {
+    let settled = if change(tx, sql!("finish"), named_params! {":token": run.token})? == 1 {
+        Settled::Forgotten
+    } else if outdate_and_put_back(tx, run)? {
+        Settled::QueuedAgain
+    } else {
+        return Ok(Settled::Lost);
+    };
+    record(tx, run, node)?;
+    Ok(settled)
+}
+
 /// Jobs that nobody waits for any more fail.
 fn expire_waits(tx: &Transaction<'_>, now: DateTime<Utc>) -> Result<u64> {
-    Ok(tx.execute(sql!("expire_waits"), named_params! {":now": millis(now)})? as u64)
+    Ok(change(tx, sql!("expire_waits"), named_params! {":now": millis(now)})? as u64)
 }
 
 /// A newer file was asked for during the run: what it published does not fulfil the job.
 fn outdate_and_put_back(tx: &Transaction<'_>, run: &Run) -> Result<bool> {
     let published_at = millis(run.published_at.unwrap_or(run.finished_at));
-    tx.execute(sql!("outdate"), named_params! {":token": run.token, ":published_at": published_at})?;
+    change(tx, sql!("outdate"), named_params! {":token": run.token, ":published_at": published_at})?;
     put_back(tx, &run.token, Again::Wanted)
 }
 
@@ -284,7 +318,7 @@ impl Store for Sqlite {
 
     fn tally(&self, now: DateTime<Utc>) -> Result<Vec<Tally>> {
         self.read(|conn| {
-            let mut statement = conn.prepare(sql!("tally"))?;
+            let mut statement = conn.prepare_cached(sql!("tally"))?;
             let rows = statement.query_map(named_params! {":now": millis(now), ":horizon": horizon(now)}, |row| {
                 let number = |column: &str| row.get::<_, i64>(column).map(i64::unsigned_abs);
                 Ok(Tally {
@@ -316,7 +350,7 @@ impl Store for Sqlite {
 
     fn pause_of(&self, queue: &str) -> Result<Option<Pause>> {
         self.read(|conn| {
-            let pause = conn.query_row(sql!("pause_of"), named_params! {":queue": queue}, |row| {
+            let pause = conn.prepare_cached(sql!("pause_of"))?.query_row(named_params! {":queue": queue}, |row| {
                 Ok(Pause { since: from_millis(row.get("paused_at")?), message: row.get("message")? })
             });
             Ok(pause.optional()?)
@@ -326,13 +360,13 @@ impl Store for Sqlite {
     fn pause(&mut self, queue: &str, message: Option<&str>, now: DateTime<Utc>) -> Result<()> {
         self.write(|tx| {
             let params = named_params! {":queue": queue, ":message": message, ":now": millis(now)};
-            tx.execute(sql!("pause"), params)?;
+            change(tx, sql!("pause"), params)?;
             Ok(())
         })
     }
 
     fn resume(&mut self, queue: &str) -> Result<bool> {
-        self.write(|tx| Ok(tx.execute(sql!("resume"), named_params! {":queue": queue})? == 1))
+        self.write(|tx| Ok(change(tx, sql!("resume"), named_params! {":queue": queue})? == 1))
     }
 
     fn paused(&self) -> Result<Vec<String>> {
@@ -354,38 +388,29 @@ impl Store for Sqlite {
     }
 
     fn claim(&mut self, claim: &Claim, now: DateTime<Utc>) -> Result<Option<Job>> {
-        self.write(|tx| {
-            expire_waits(tx, now)?;
-            tx.execute(sql!("promote"), named_params! {":now": millis(now), ":horizon": horizon(now)})?;
-            let params = named_params! {
-                ":queue": claim.queue, ":formats": formats_json(&claim.formats), ":token": claim.token,
-                ":node": claim.node, ":slot": claim.slot, ":worker": claim.worker, ":now": millis(now),
-            };
-            let id = tx.query_row(sql!("claim"), params, |row| row.get(0)).optional()?;
-            id.map(|id| sure(tx, id)).transpose()
-        })
+        self.write(|tx| claim_next(tx, claim, now))
     }
 
     fn progress(&mut self, token: &str, progress: &str) -> Result<()> {
         self.write(|tx| {
-            tx.execute(sql!("progress"), named_params! {":token": token, ":progress": progress})?;
+            change(tx, sql!("progress"), named_params! {":token": token, ":progress": progress})?;
             Ok(())
         })
     }
 
     fn finish(&mut self, run: &Run, node: &str) -> Result<Settled> {
         self.write(|tx| {
-            let forgotten = tx.execute(sql!("finish"), named_params! {":token": run.token})? == 1;
-            let settled = if forgotten {
-                Settled::Forgotten
-            } else if outdate_and_put_back(tx, run)? {
-                Settled::QueuedAgain
-            } else {
-                return Ok(Settled::Lost);
-            };
-            record(tx, run, node)?;
+            let settled = finish(tx, run, node)?;
             fault::point("finish.before_commit")?;
             Ok(settled)
+        })
+    }
+
+    fn finish_and_claim(&mut self, run: &Run, claim: &Claim, now: DateTime<Utc>) -> Result<(Settled, Option<Job>)> {
+        self.write(|tx| {
+            let done = (finish(tx, run, &claim.node)?, claim_next(tx, claim, now)?);
+            fault::point("finish.before_commit")?;
+            Ok(done)
         })
     }
 
@@ -395,7 +420,7 @@ impl Store for Sqlite {
                 ":token": run.token, ":state": note.reason.state().number(), ":reason": note.reason.text(),
                 ":detail": note.detail, ":now": millis(run.finished_at), ":keep_token": note.keeps_token,
             };
-            let mine = tx.execute(sql!("fail"), params)? == 1;
+            let mine = change(tx, sql!("fail"), params)? == 1;
             if mine {
                 record(tx, run, node)?;
             }
@@ -415,18 +440,18 @@ impl Store for Sqlite {
     }
 
     fn let_go(&mut self, token: &str) -> Result<bool> {
-        self.write(|tx| Ok(tx.execute(sql!("let_go"), named_params! {":token": token})? == 1))
+        self.write(|tx| Ok(change(tx, sql!("let_go"), named_params! {":token": token})? == 1))
     }
 
     fn forget(&mut self, id: i64, published_at: DateTime<Utc>) -> Result<bool> {
         self.write(|tx| {
-            Ok(tx.execute(sql!("forget"), named_params! {":id": id, ":published_at": millis(published_at)})? == 1)
+            Ok(change(tx, sql!("forget"), named_params! {":id": id, ":published_at": millis(published_at)})? == 1)
         })
     }
 
     fn fulfilled(&self, since: DateTime<Utc>) -> Result<Vec<(i64, String)>> {
         self.read(|conn| {
-            let mut statement = conn.prepare(sql!("fulfilled"))?;
+            let mut statement = conn.prepare_cached(sql!("fulfilled"))?;
             let rows =
                 statement.query_map(named_params! {":since": millis(since)}, |row| Ok((row.get(0)?, row.get(1)?)))?;
             Ok(rows.collect::<Result<_, _>>()?)
@@ -442,15 +467,15 @@ impl Store for Sqlite {
                 return Ok(Cancelled::NotLive);
             }
             let client = client.unwrap_or(request::ANONYMOUS);
-            tx.execute(sql!("interest_drop"), named_params! {":job_id": job.id, ":client": client})?;
+            change(tx, sql!("interest_drop"), named_params! {":job_id": job.id, ":client": client})?;
             let others = count(tx, sql!("interest_count"), named_params! {":job_id": job.id, ":client": client})?;
             if others > 0 && !force {
                 return Ok(Cancelled::StillWanted(others));
             }
-            if tx.execute(sql!("delete_queued"), named_params! {":id": job.id})? == 1 {
+            if change(tx, sql!("delete_queued"), named_params! {":id": job.id})? == 1 {
                 return Ok(Cancelled::Removed);
             }
-            tx.execute(sql!("mark_cancelled"), named_params! {":id": job.id, ":now": millis(now)})?;
+            change(tx, sql!("mark_cancelled"), named_params! {":id": job.id, ":now": millis(now)})?;
             Ok(Cancelled::Marked)
         })
     }
@@ -460,18 +485,18 @@ impl Store for Sqlite {
             let Some(job) = find(tx, filename)? else {
                 return Ok(false);
             };
-            Ok(tx.execute(sql!("dismiss"), named_params! {":id": job.id})? == 1)
+            Ok(change(tx, sql!("dismiss"), named_params! {":id": job.id})? == 1)
         })
     }
 
     fn retry_failed(&mut self, now: DateTime<Utc>) -> Result<u64> {
-        self.write(|tx| Ok(tx.execute(sql!("retry_failed"), named_params! {":now": millis(now)})? as u64))
+        self.write(|tx| Ok(change(tx, sql!("retry_failed"), named_params! {":now": millis(now)})? as u64))
     }
 
     fn purge(&mut self, state: State, before: DateTime<Utc>, dry_run: bool) -> Result<u64> {
         self.transact(|tx| {
             let params = named_params! {":state": state.number(), ":before": millis(before)};
-            Ok((tx.execute(sql!("purge"), params)? as u64, !dry_run))
+            Ok((change(tx, sql!("purge"), params)? as u64, !dry_run))
         })
     }
 
@@ -479,7 +504,7 @@ impl Store for Sqlite {
         let max = i64::try_from(max).unwrap_or(i64::MAX);
         self.write(|tx| {
             let params = named_params! {":before": millis(before), ":max": max, ":horizon": horizon(now)};
-            Ok(tx.execute(sql!("expire_failed"), params)? as u64)
+            Ok(change(tx, sql!("expire_failed"), params)? as u64)
         })
     }
 
@@ -489,7 +514,7 @@ impl Store for Sqlite {
 
     fn needed_bases(&self) -> Result<Vec<(String, DateTime<Utc>)>> {
         self.read(|conn| {
-            let mut statement = conn.prepare(sql!("needed_bases"))?;
+            let mut statement = conn.prepare_cached(sql!("needed_bases"))?;
             let rows = statement.query_map([], |row| Ok((row.get(0)?, from_millis(row.get(1)?))))?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
@@ -510,7 +535,7 @@ impl Store for Sqlite {
             return Ok(());
         }
         self.write(|tx| {
-            let mut statement = tx.prepare(sql!("swept"))?;
+            let mut statement = tx.prepare_cached(sql!("swept"))?;
             for filename in filenames {
                 statement.execute(named_params! {":filename": filename})?;
             }
@@ -521,14 +546,15 @@ impl Store for Sqlite {
     fn still_there(&mut self, filename: &str, published_at: DateTime<Utc>) -> Result<()> {
         self.write(|tx| {
             let params = named_params! {":filename": filename, ":published_at": millis(published_at)};
-            tx.execute(sql!("still_there"), params)?;
+            change(tx, sql!("still_there"), params)?;
             Ok(())
         })
     }
 
     fn history(&self, filename: Option<&str>, limit: u32) -> Result<Vec<Run>> {
         self.read(|conn| {
-            let mut statement = conn.prepare(if filename.is_some() { sql!("history_of") } else { sql!("history") })?;
+            let mut statement =
+                conn.prepare_cached(if filename.is_some() { sql!("history_of") } else { sql!("history") })?;
             let mut rows = match filename {
                 Some(filename) => statement.query(named_params! {":filename": filename, ":limit": limit})?,
                 None => statement.query(named_params! {":limit": limit})?,
@@ -543,7 +569,7 @@ impl Store for Sqlite {
 
     fn recent_durations(&self, format: &str, limit: u32) -> Result<Vec<Duration>> {
         self.read(|conn| {
-            let mut statement = conn.prepare(sql!("recent_durations"))?;
+            let mut statement = conn.prepare_cached(sql!("recent_durations"))?;
             // A clock that was set back during a run makes it one that took no time.
             let took =
                 |row: &rusqlite::Row<'_>| row.get(0).map(|millis: i64| Duration::from_millis(millis.max(0) as u64));
@@ -556,7 +582,7 @@ impl Store for Sqlite {
         let max = i64::try_from(max).unwrap_or(i64::MAX);
         self.write(|tx| {
             let params = named_params! {":before": millis(before), ":max": max, ":limit": 10_000};
-            Ok(tx.execute(sql!("prune_history"), params)? as u64)
+            Ok(change(tx, sql!("prune_history"), params)? as u64)
         })
     }
 

@@ -17,13 +17,14 @@ use anyhow::{Context, Result};
 
 use self::export::{Conclusion, Export};
 use crate::bind::{self, Home};
+use crate::cache::Finished;
 use crate::clock;
 use crate::config::Queue;
 use crate::exit::{Exit, Refusal};
 use crate::exporter;
 use crate::fault;
 use crate::gates;
-use crate::job::{Failure, Job, Measured, Outcome};
+use crate::job::{Failure, Job, Measured, Outcome, Run};
 use crate::layout::SlotName;
 use crate::lock::{self, Held, Record};
 use crate::process;
@@ -35,6 +36,9 @@ use crate::store::{Again, Claim, FailureNote, Settled, Store};
 
 /// How long a worker waits before it writes a failing end: a shutdown's signals reach exporters too.
 const DOUBT: Duration = Duration::from_millis(500);
+
+/// For how long it is taken as known which formats can be made here.
+const FORMATS_HOLD: Duration = Duration::from_secs(1);
 
 /// How long after a machine that could not start an exporter the job is tried again.
 const UNABLE: Duration = Duration::from_secs(5);
@@ -57,7 +61,7 @@ pub fn work(mut home: Home, name: &SlotName) -> Result<Exit> {
     let mut store = home.open_as_owner()?;
     let until =
         clock::monotonic() + home.config.queue.get(&name.queue).map_or(Duration::ZERO, |queue| queue.work_window.0);
-    let mut worker = Worker { home: &mut home, store: &mut store, name, stop: &stop, exit: Exit::Done };
+    let mut worker = Worker { home: &mut home, store: &mut store, name, stop: &stop, exit: Exit::Done, formats: None };
     loop {
         match worker.drain(&slot, until)? {
             Drained::Window => return hand_over(worker.home, slot, name),
@@ -94,7 +98,7 @@ fn taken_over(slot: &Held) -> Result<Record> {
     Ok(match slot.left_behind()? {
         lock::Reading::Record(left) => {
             let leader = left.leader.filter(|_| left.boot == own.boot);
-            Record { token: left.token, job: left.job, leader, ..own }
+            Record { token: left.token, next: left.next, job: left.job, leader, ..own }
         }
         lock::Reading::Blank | lock::Reading::Torn => own,
     })
@@ -132,6 +136,8 @@ struct Worker<'a> {
     stop: &'a Stop,
     /// The gravest that it met.
     exit: Exit,
+    /// What can be made here, and when that was looked at (monotonic clock).
+    formats: Option<(Duration, Vec<(String, Duration)>)>,
 }
 
 enum Drained {
@@ -145,33 +151,74 @@ enum Drained {
     Undead,
 }
 
+/// A job that this worker has claimed, and the token of its run.
+struct Claimed {
+    job: Job,
+    token: String,
+}
+
 impl Worker<'_> {
     /// Claims and exports until there is a reason not to.
     fn drain(&mut self, slot: &Held, until: Duration) -> Result<Drained> {
+        let mut next = None;
         loop {
-            if !slot.is_in_place() {
-                tracing::warn!("the lock file of slot {} was replaced: this worker ends", self.name);
-                self.exit = self.exit.graver(Exit::TryLater);
-                return Ok(Drained::Ended);
-            }
-            if let Recovered::Undead(_) = recover::recover(self.home, self.store, slot)? {
-                return Ok(Drained::Undead);
-            }
-            slot.sign(bind::own_record())?;
-            if self.stop.is_asked() {
-                return Ok(Drained::Ended);
-            }
-            self.home.reload()?;
-            if !self.may_work()? || !self.has_work()? {
-                return Ok(Drained::Idle);
-            }
-            if clock::monotonic() >= until {
-                return Ok(Drained::Window);
-            }
-            if !self.one(slot)? {
-                return Ok(Drained::Idle);
-            }
+            let claimed = match next {
+                Some(claimed) => claimed,
+                None => match self.claim_first(slot, until)? {
+                    Ok(claimed) => claimed,
+                    Err(drained) => return Ok(drained),
+                },
+            };
+            next = self.one(slot, claimed, until)?;
         }
+    }
+
+    /// Settles whatever the slot's last run left behind and claims a job; or says why there is none.
+    fn claim_first(&mut self, slot: &Held, until: Duration) -> Result<std::result::Result<Claimed, Drained>> {
+        if self.is_replaced(slot) {
+            return Ok(Err(Drained::Ended));
+        }
+        if let Recovered::Undead(_) = recover::recover(self.home, self.store, slot)? {
+            return Ok(Err(Drained::Undead));
+        }
+        slot.sign(bind::own_record())?;
+        if let Some(drained) = self.obstacle(slot)? {
+            return Ok(Err(drained));
+        }
+        if !self.has_work()? {
+            return Ok(Err(Drained::Idle));
+        }
+        if clock::monotonic() >= until {
+            return Ok(Err(Drained::Window));
+        }
+        let claim = self.claim()?;
+        slot.sign(Record { token: Some(claim.token.clone()), ..bind::own_record() })?;
+        fault::point("work.before_claim")?;
+        let claimed = match self.store.claim(&claim, clock::now()) {
+            Ok(claimed) => claimed,
+            Err(error) => Some(self.doubtful(&claim, error)?),
+        };
+        Ok(claimed.map(|job| Claimed { job, token: claim.token }).ok_or(Drained::Idle))
+    }
+
+    /// Why this worker claims nothing more, if it does not.
+    fn obstacle(&mut self, slot: &Held) -> Result<Option<Drained>> {
+        if self.stop.is_asked() || self.is_replaced(slot) {
+            return Ok(Some(Drained::Ended));
+        }
+        if self.home.reload()? {
+            self.formats = None;
+        }
+        Ok(if self.may_work()? { None } else { Some(Drained::Idle) })
+    }
+
+    fn is_replaced(&mut self, slot: &Held) -> bool {
+        let is_replaced = !slot.is_in_place();
+        if is_replaced {
+            tracing::warn!("the lock file of slot {} was replaced: this worker ends", self.name);
+            self.exit = self.exit.graver(Exit::TryLater);
+        }
+        is_replaced
     }
 
     fn queue(&self) -> Option<&Queue> {
@@ -187,67 +234,104 @@ impl Worker<'_> {
         Ok(self.name.number < queue.slots && is_open && gates::closed(queue, &self.home.layout.cache).is_none())
     }
 
-    fn has_work(&self) -> Result<bool> {
-        let formats = exporter::available(&self.home.config);
+    fn has_work(&mut self) -> Result<bool> {
+        let formats = self.formats();
         Ok(self.store.due(&self.name.queue, &formats, clock::now(), 1)? > 0)
     }
 
-    /// Claims one job and does it; false when there was none.
-    fn one(&mut self, slot: &Held) -> Result<bool> {
-        let token = bind::new_token()?;
-        slot.sign(Record { token: Some(token.clone()), ..bind::own_record() })?;
-        fault::point("work.before_claim")?;
-        let Some(job) = self.claim(&token)? else {
-            slot.sign(bind::own_record())?;
-            return Ok(false);
-        };
+    /// What can be made here, as it was at most a second ago: an exporter that went since lets its job wait, uncounted.
+    fn formats(&mut self) -> Vec<(String, Duration)> {
+        let now = clock::monotonic();
+        if self.formats.as_ref().is_none_or(|(at, _)| now.saturating_sub(*at) >= FORMATS_HOLD) {
+            self.formats = Some((now, exporter::available(&self.home.config)));
+        }
+        self.formats.as_ref().map(|(_, formats)| formats.clone()).unwrap_or_default()
+    }
+
+    /// Does a claimed job; gives back the next, where the transaction that ended this one could claim it.
+    fn one(&mut self, slot: &Held, Claimed { job, token }: Claimed, until: Duration) -> Result<Option<Claimed>> {
         fault::point("work.after_claim")?;
         slot.sign(Record { token: Some(token.clone()), job: Some(job.id), ..bind::own_record() })?;
         let conclusion = {
             let (home, stop) = (&*self.home, self.stop);
             Export { home, store: self.store, slot, stop, job: &job, token: &token }.run()?
         };
-        self.conclude(&job, &token, conclusion)?;
-        if self.clean_up(&job, &token)? {
+        let next = self.conclude(slot, &job, &token, conclusion, until)?;
+        if self.clean_up(&job, &token)? && next.is_none() {
             // The run is over and everything of it gone: there is nothing to recover in this slot.
             slot.sign(bind::own_record())?;
         }
-        Ok(true)
+        Ok(next)
     }
 
-    fn claim(&mut self, token: &str) -> Result<Option<Job>> {
-        let claim = Claim {
+    /// A wish for a job, with the token of a new run.
+    fn claim(&mut self) -> Result<Claim> {
+        Ok(Claim {
             queue: self.name.queue.clone(),
-            formats: exporter::available(&self.home.config),
-            token: token.to_owned(),
+            formats: self.formats(),
+            token: bind::new_token()?,
             node: bind::node_id(&self.home.layout)?,
             slot: self.name.to_string(),
             worker: process::myself().to_string(),
-        };
-        match self.store.claim(&claim, clock::now()) {
-            Ok(job) => Ok(job),
-            // A commit whose answer was lost may have happened: the row says so.
-            Err(error) => match self.store.find_by_token(token)? {
-                Some(job) => Ok(Some(job)),
-                None => Err(error),
-            },
-        }
+        })
     }
 
-    fn conclude(&mut self, job: &Job, token: &str, conclusion: Conclusion) -> Result<()> {
+    /// A commit whose answer was lost may have happened: the row says so.
+    fn doubtful(&self, claim: &Claim, error: anyhow::Error) -> Result<Job> {
+        self.store.find_by_token(&claim.token)?.ok_or(error)
+    }
+
+    /// Writes the end of a published run, and in the same transaction claims the next job, if this worker goes on. Nothing of
+    /// the run is left to recover: its tree is proved gone and its file published.
+    fn finish(
+        &mut self,
+        slot: &Held,
+        job: &Job,
+        (file, measured): (&Finished, Measured),
+        until: Duration,
+    ) -> Result<Option<Claimed>> {
+        let mut run = job.run(Outcome::Ready, clock::now());
+        run.published_at = Some(file.published_at);
+        run.measured = measured;
+        run.detail = Some(exporter::last_words(&self.home.layout.log(&run.token))).filter(|words| !words.is_empty());
+        // What stands in the way, trouble too, is met again once the run has ended.
+        let goes_on = clock::monotonic() < until && matches!(self.obstacle(slot), Ok(None));
+        let (settled, next) = if goes_on {
+            self.finish_and_claim(slot, &run)?
+        } else {
+            (self.store.finish(&run, &bind::node_id(&self.home.layout)?)?, None)
+        };
+        fault::point("finish.after_commit")?;
+        if settled == Settled::Lost {
+            tracing::warn!("job {} was taken away from run {} after it had published", job.id, run.token);
+        }
+        Ok(next)
+    }
+
+    fn finish_and_claim(&mut self, slot: &Held, run: &Run) -> Result<(Settled, Option<Claimed>)> {
+        let claim = self.claim()?;
+        let (token, next) = (Some(run.token.clone()), Some(claim.token.clone()));
+        slot.sign(Record { token, next, job: Some(run.job_id), ..bind::own_record() })?;
+        fault::point("work.before_claim")?;
+        let (settled, job) = match self.store.finish_and_claim(run, &claim, clock::now()) {
+            Ok(done) => done,
+            Err(error) => (Settled::Forgotten, Some(self.doubtful(&claim, error)?)),
+        };
+        Ok((settled, job.map(|job| Claimed { job, token: claim.token })))
+    }
+
+    /// Writes the end of a run; a published one may come back with the next.
+    fn conclude(
+        &mut self,
+        slot: &Held,
+        job: &Job,
+        token: &str,
+        conclusion: Conclusion,
+        until: Duration,
+    ) -> Result<Option<Claimed>> {
         let node = bind::node_id(&self.home.layout)?;
         match conclusion {
-            Conclusion::Published { file, measured } => {
-                let mut run = job.run(Outcome::Ready, clock::now());
-                run.published_at = Some(file.published_at);
-                run.measured = measured;
-                run.detail = Some(exporter::last_words(&self.home.layout.log(token))).filter(|words| !words.is_empty());
-                let settled = self.store.finish(&run, &node)?;
-                fault::point("finish.after_commit")?;
-                if settled == Settled::Lost {
-                    tracing::warn!("job {} was taken away from run {token} after it had published", job.id);
-                }
-            }
+            Conclusion::Published { file, measured } => return self.finish(slot, job, (&file, measured), until),
             Conclusion::Fulfilled => self.forget_fulfilled(job, token)?,
             Conclusion::Failed { reason, detail, measured, is_undead, is_passing } => {
                 let retry = if is_passing && !is_undead { self.retry_at(job)? } else { None };
@@ -279,7 +363,7 @@ impl Worker<'_> {
             }
             Conclusion::Lost => tracing::warn!("job {} was taken away from run {token}: nothing is published", job.id),
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The job needs no run: a ready file fulfils it. Under the cache lock, so that no sweep takes the file meanwhile.
@@ -336,14 +420,14 @@ impl Worker<'_> {
 
     /// The run is over: its directory goes, and its log where no row names it any more; false when processes of it are left.
     fn clean_up(&mut self, job: &Job, token: &str) -> Result<bool> {
-        if self.store.find_by_token(token)?.is_some() {
+        let row = self.store.find(&job.filename)?;
+        if row.as_ref().is_some_and(|row| row.phase.token() == Some(token)) {
             // Processes are left, and with them directory and log; `recover` goes on with this run.
             return Ok(false);
         }
         fault::point("clean.before_remove")?;
         self.home.cache.remove_work(token).context("removing the work directory")?;
         fault::point("clean.after_remove")?;
-        let row = self.store.find(&job.filename)?;
         if row.is_none_or(|row| row.last_run.as_deref() != Some(token)) {
             let _ = std::fs::remove_file(self.home.layout.log(token));
         }
