@@ -348,6 +348,33 @@ pub struct Run {
     pub measured: Measured,
 }
 
+/// What statistics need of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ended {
+    /// The format.
+    pub format: String,
+    /// The language.
+    pub lang: String,
+    /// Who asked first.
+    pub client: Option<String>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why, if it failed.
+    pub reason: Option<Failure>,
+    /// When the job was asked for.
+    pub submitted_at: DateTime<Utc>,
+    /// When the job was claimed.
+    pub started_at: DateTime<Utc>,
+    /// When the run ended.
+    pub finished_at: DateTime<Utc>,
+    /// The published file's size in bytes.
+    pub bytes: Option<u64>,
+    /// The largest memory (PSS of the tree, bytes) that was seen.
+    pub peak_memory: Option<u64>,
+    /// Processor time of the tree in milliseconds.
+    pub cpu_millis: Option<u64>,
+}
+
 /// What a worker measured of one exporter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Measured {

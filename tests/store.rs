@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use export_queue::clock::from_millis;
-use export_queue::job::{Failure, Job, Measured, Outcome, Phase, Run, State, Waiting};
+use export_queue::job::{Ended, Failure, Job, Measured, Outcome, Phase, Run, State, Waiting};
 use export_queue::key::Key;
 use export_queue::store::sqlite::Sqlite;
 use export_queue::store::{
-    Again, Ask, Batch, Bound, Cancelled, Claim, FailureNote, Filter, QueueBounds, Requested, Settled, Store,
+    Again, Ask, Batch, Bound, Cancelled, Claim, FailureNote, Filter, Past, QueueBounds, Requested, Settled, Store,
 };
 use tempfile::TempDir;
 
@@ -90,6 +90,9 @@ conform! {
     all_failed_jobs_are_queued_again_at_their_old_places
     many_requests_are_stored_all_or_none
     recent_durations_are_of_successful_runs_of_that_format
+    the_formats_ahead_are_told_in_the_order_of_their_start
+    runs_are_told_by_what_they_were
+    statistics_see_each_run_that_ended_since_then
     old_failures_of_a_state_are_purged_unless_processes_are_left
     }
 }
@@ -707,6 +710,54 @@ fn a_later_run_speaks_for_the_file(store: &mut dyn Store) {
     assert_eq!(store.history(Some("A.epub"), 1).unwrap().len(), 1);
 }
 
+fn runs_are_told_by_what_they_were(store: &mut dyn Store) {
+    publish(store, "A", at(10));
+    publish(store, "B", at(20));
+    failed(store, "F", Failure::TimedOut, false);
+    let told = |past: Past| {
+        let runs = store.runs(&past).unwrap();
+        runs.into_iter().map(|run| run.key.title).collect::<Vec<_>>()
+    };
+    assert_eq!(told(Past::default()), ["B", "A", "F"]);
+    assert_eq!(told(Past { since: Some(at(10)), ..Past::default() }), ["B", "A"]);
+    assert_eq!(told(Past { outcome: Some(Outcome::FailedTimeout), ..Past::default() }), ["F"]);
+    assert_eq!(told(Past { format: Some("epub".into()), limit: Some(2), ..Past::default() }), ["B", "A"]);
+    assert_eq!(told(Past { format: Some("pdf".into()), ..Past::default() }), [""; 0]);
+    assert_eq!(told(Past { lang: Some("bn".into()), ..Past::default() }), [""; 0]);
+    assert_eq!(told(Past { client: Some("c".into()), ..Past::default() }), [""; 0]);
+    let of_a = Past { filename: Some(name("A")), ..Past::default() };
+    assert_eq!(told(of_a.clone()), ["A"]);
+    assert_eq!(told(Past { since: Some(at(11)), ..of_a }), [""; 0]);
+}
+
+fn statistics_see_each_run_that_ended_since_then(store: &mut dyn Store) {
+    put(store, &of_client("C", "c"), at(1));
+    let job = start(store, "t", at(3));
+    store.finish(&published(&job, at(9)), "node").unwrap();
+    failed(store, "F", Failure::TimedOut, false);
+    let seen = |since| {
+        let mut seen = Vec::new();
+        store.ended(since, &mut |ended| seen.push(ended)).unwrap();
+        seen
+    };
+    assert_eq!(seen(at(0)).len(), 2);
+    assert_eq!(seen(at(10)), []);
+    let made = Ended {
+        format: "epub".into(),
+        lang: "en".into(),
+        client: Some("c".into()),
+        outcome: Outcome::Ready,
+        reason: None,
+        submitted_at: at(1),
+        started_at: at(3),
+        finished_at: at(9),
+        bytes: Some(5),
+        peak_memory: Some(1 << 40),
+        cpu_millis: None,
+    };
+    assert_eq!(seen(at(9)), [made]);
+}
+
 fn history_is_pruned_but_never_of_a_file_that_is_there(store: &mut dyn Store) {
     for (title, secs) in [("A", 10), ("B", 20), ("C", 30), ("D", 40)] {
         publish(store, title, at(secs));
@@ -810,6 +861,18 @@ fn the_place_in_the_queue_is_counted(store: &mut dyn Store) {
     assert_eq!(places, [0, 1, 2]);
     start(store, "t", at(5));
     assert_eq!(store.ahead(&find(store, "C")).unwrap(), 1, "a started job goes before nobody");
+}
+
+fn the_formats_ahead_are_told_in_the_order_of_their_start(store: &mut dyn Store) {
+    put(store, &of_format("A", "pdf"), at(1));
+    put(store, &of_format("B", "epub"), at(0));
+    put(store, &Ask { not_before: Some(at(900)), ..of_format("later", "mobi") }, at(0));
+    put(store, &Ask { queue: "express".into(), ..of_format("other", "mobi") }, at(0));
+    put(store, &of_format("C", "epub"), at(2));
+    put(store, &of_format("D", "mobi"), at(3));
+    assert_eq!(store.formats_ahead(&find(store, "C")).unwrap(), ["epub", "pdf"]);
+    start(store, "t", at(5));
+    assert_eq!(store.formats_ahead(&find(store, "C")).unwrap(), ["pdf"]);
 }
 
 fn no_queue_is_paused_by_itself(store: &mut dyn Store) {

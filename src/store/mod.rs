@@ -25,7 +25,7 @@ use std::time::Duration;
 use anyhow::Result;
 use chrono::{DateTime, Utc};
 
-use crate::job::{Failure, Job, Run, State, Waiting};
+use crate::job::{Ended, Failure, Job, Outcome, Run, State, Waiting};
 use crate::key::Key;
 
 /// What a caller asks for.
@@ -188,6 +188,25 @@ pub struct Filter {
     pub limit: Option<u32>,
 }
 
+/// Which runs to tell of; `None` is any.
+#[derive(Debug, Clone, Default)]
+pub struct Past {
+    /// Only of this file.
+    pub filename: Option<String>,
+    /// Only of this format.
+    pub format: Option<String>,
+    /// Only in this language.
+    pub lang: Option<String>,
+    /// Only where this client asked first.
+    pub client: Option<String>,
+    /// Only those that ended so.
+    pub outcome: Option<Outcome>,
+    /// Only those that ended then or later.
+    pub since: Option<DateTime<Utc>>,
+    /// At most that many.
+    pub limit: Option<u32>,
+}
+
 /// What a queue holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tally {
@@ -262,6 +281,9 @@ pub trait Store {
 
     /// How many queued jobs go before this one in its queue, counted to 1000.
     fn ahead(&self, job: &Job) -> Result<u32>;
+
+    /// The formats of the jobs due that go before this one in its queue, in their order, the first 1000.
+    fn formats_ahead(&self, job: &Job) -> Result<Vec<String>>;
 
     /// The pause of a queue, if it is paused.
     fn pause_of(&self, queue: &str) -> Result<Option<Pause>>;
@@ -343,8 +365,16 @@ pub trait Store {
     /// Notes that a file is younger than its run says.
     fn still_there(&mut self, filename: &str, published_at: DateTime<Utc>) -> Result<()>;
 
+    /// Runs, the latest first.
+    fn runs(&self, past: &Past) -> Result<Vec<Run>>;
+
     /// Runs, the latest first; of one file or of all.
-    fn history(&self, filename: Option<&str>, limit: u32) -> Result<Vec<Run>>;
+    fn history(&self, filename: Option<&str>, limit: u32) -> Result<Vec<Run>> {
+        self.runs(&Past { filename: filename.map(str::to_owned), limit: Some(limit), ..Past::default() })
+    }
+
+    /// Shows every run that ended since then, in no order, without keeping them all in memory.
+    fn ended(&self, since: DateTime<Utc>, visit: &mut dyn FnMut(Ended)) -> Result<()>;
 
     /// How long the last successful runs of a format took, the latest first.
     fn recent_durations(&self, format: &str, limit: u32) -> Result<Vec<Duration>>;

@@ -6,7 +6,7 @@ use rusqlite::Row;
 use rusqlite::types::FromSql;
 
 use crate::clock::from_millis;
-use crate::job::{Job, Measured, Phase, Run, State, Waiting};
+use crate::job::{Ended, Job, Measured, Phase, Run, State, Waiting};
 use crate::key::Key;
 
 fn get<T: FromSql>(row: &Row<'_>, column: &str) -> Result<T> {
@@ -84,6 +84,24 @@ fn phase(row: &Row<'_>) -> Result<Phase> {
 fn later(row: &Row<'_>) -> Result<Option<(DateTime<Utc>, Waiting)>> {
     let why = get::<Option<String>>(row, "waits_for")?;
     Ok(time(row, "due_at")?.zip(why.map(|text| word(&text)).transpose()?))
+}
+
+/// What statistics need of a row of `runs`.
+pub(super) fn ended(row: &Row<'_>) -> Result<Ended> {
+    let size = |column| Ok::<_, anyhow::Error>(get::<Option<i64>>(row, column)?.map(i64::unsigned_abs));
+    Ok(Ended {
+        format: get(row, "format")?,
+        lang: get(row, "lang")?,
+        client: get(row, "client")?,
+        outcome: word(&get::<String>(row, "outcome")?)?,
+        reason: get::<Option<String>>(row, "reason")?.map(|text| word(&text)).transpose()?,
+        submitted_at: sure_time(row, "submitted_at")?,
+        started_at: sure_time(row, "started_at")?,
+        finished_at: sure_time(row, "finished_at")?,
+        bytes: size("bytes")?,
+        peak_memory: size("peak_memory")?,
+        cpu_millis: size("cpu_millis")?,
+    })
 }
 
 /// A row of `runs`.

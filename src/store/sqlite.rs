@@ -16,13 +16,13 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, ToSql, Transaction, Tra
 use super::request::Room;
 use super::trouble::explain;
 use super::{
-    Again, Ask, Batch, Cancelled, Claim, FailureNote, Filter, Pause, Requested, Settled, Store, Tally, migrate,
+    Again, Ask, Batch, Cancelled, Claim, FailureNote, Filter, Past, Pause, Requested, Settled, Store, Tally, migrate,
     request, rows,
 };
 use crate::clock::from_millis;
 use crate::exit::Refusal;
 use crate::fault;
-use crate::job::{Job, Outcome, Phase, Run, State};
+use crate::job::{Ended, Job, Outcome, Phase, Run, State};
 use crate::rules::HORIZON;
 
 /// How long a statement waits for another process's write.
@@ -348,6 +348,11 @@ impl Store for Sqlite {
         })
     }
 
+    fn formats_ahead(&self, job: &Job) -> Result<Vec<String>> {
+        let params = named_params! {":queue": job.queue, ":rank": job.rank, ":id": job.id};
+        self.read(|conn| texts(conn, sql!("formats_ahead"), params))
+    }
+
     fn pause_of(&self, queue: &str) -> Result<Option<Pause>> {
         self.read(|conn| {
             let pause = conn.prepare_cached(sql!("pause_of"))?.query_row(named_params! {":queue": queue}, |row| {
@@ -551,19 +556,32 @@ impl Store for Sqlite {
         })
     }
 
-    fn history(&self, filename: Option<&str>, limit: u32) -> Result<Vec<Run>> {
+    fn runs(&self, past: &Past) -> Result<Vec<Run>> {
+        let params = named_params! {
+            ":filename": past.filename, ":format": past.format, ":lang": past.lang, ":client": past.client,
+            ":outcome": past.outcome.map(Outcome::text), ":since": past.since.map_or(i64::MIN, millis),
+            ":limit": past.limit.map_or(-1, i64::from),
+        };
         self.read(|conn| {
             let mut statement =
-                conn.prepare_cached(if filename.is_some() { sql!("history_of") } else { sql!("history") })?;
-            let mut rows = match filename {
-                Some(filename) => statement.query(named_params! {":filename": filename, ":limit": limit})?,
-                None => statement.query(named_params! {":limit": limit})?,
-            };
+                conn.prepare_cached(if past.filename.is_some() { sql!("runs_of") } else { sql!("runs") })?;
+            let mut rows = statement.query(params)?;
             let mut runs = Vec::new();
             while let Some(row) = rows.next()? {
                 runs.push(rows::run(row)?);
             }
             Ok(runs)
+        })
+    }
+
+    fn ended(&self, since: DateTime<Utc>, visit: &mut dyn FnMut(Ended)) -> Result<()> {
+        self.read(|conn| {
+            let mut statement = conn.prepare(sql!("ended"))?;
+            let mut rows = statement.query(named_params! {":since": millis(since)})?;
+            while let Some(row) = rows.next()? {
+                visit(rows::ended(row)?);
+            }
+            Ok(())
         })
     }
 
