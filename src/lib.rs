@@ -12,7 +12,7 @@
 //! | level | rooms |
 //! |---|---|
 //! | words | [`job`] [`key`] [`exit`] [`clock`] [`config`] [`template`] [`layout`] [`identity`] [`fault`] |
-//! | rules | [`rules`] (what a request does, order, back-off, what becomes of a lost run), [`retention`] (facts + now → plan) |
+//! | rules | [`rules`] (what a request does, order, back-off, what becomes of a lost run), [`forecast`], [`retention`] (facts + now → plan) |
 //! | hands | [`lock`] [`store`] [`cache`] [`process`] [`exporter`] [`gates`] [`stop`] |
 //! | flows | [`bind`] (opening and setting up) [`request`] [`recover`] [`work`] [`dispatch`] [`sweep`] [`check`] |
 //! | faces | [`cli`] [`commands`] [`output`] |
@@ -53,6 +53,7 @@ pub mod dispatch;
 pub mod exit;
 pub mod exporter;
 pub mod fault;
+pub mod forecast;
 pub mod gates;
 pub mod identity;
 pub mod job;

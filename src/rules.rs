@@ -155,12 +155,6 @@ pub fn waiting(job: &Job, scene: Scene, now: DateTime<Utc>) -> Option<Waiting> {
     scene.gate.or(backing_off).or(base).or(later).or(dispatcher).or(exporter)
 }
 
-/// How many successful runs of a format it takes to foretell anything of the next one.
-const MIN_HISTORY: usize = 3;
-
-/// Jobs ahead are counted to this.
-const AHEAD_COUNTED: u32 = 1000;
-
 /// The longest that a caller is told to let pass before the next look, in seconds.
 const SLOWEST_POLL: u64 = 30;
 
@@ -195,71 +189,6 @@ fn seconds_until(at: DateTime<Utc>, now: DateTime<Utc>) -> u64 {
 
 fn whole_seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
-}
-
-/// What a forecast for a job rests on.
-#[derive(Debug, Clone, Default)]
-pub struct Outlook {
-    /// How long the last successful runs of its format took, in any order.
-    pub took: Vec<Duration>,
-    /// Slots of its queue.
-    pub slots: u32,
-    /// Started jobs of its queue.
-    pub started: u32,
-    /// Queued jobs that go before it.
-    pub ahead: u32,
-}
-
-/// In how many seconds, at least and at most, a queued job is expected to start and a started one to be ready: from the
-/// median and the slowest tenth of recent runs. `None` rather than a guess without history, beyond the counted part of the
-/// queue, and where something else than a slot or the time is waited for.
-pub fn eta(job: &Job, waiting: Option<Waiting>, outlook: &Outlook, now: DateTime<Utc>) -> Option<(u64, u64)> {
-    let (median, slow) = median_and_slow(&outlook.took)?;
-    match &job.phase {
-        Phase::Failed { .. } => None,
-        Phase::Started { since, .. } => {
-            let elapsed = (now - *since).to_std().unwrap_or_default();
-            Some((median.saturating_sub(elapsed).as_secs(), whole_seconds(slow.saturating_sub(elapsed))))
-        }
-        Phase::Queued { later } => {
-            match waiting {
-                None | Some(Waiting::NoFreeSlot | Waiting::BackingOff | Waiting::NotBefore) => {}
-                Some(
-                    Waiting::Paused
-                    | Waiting::LowMemory
-                    | Waiting::HighLoad
-                    | Waiting::LowDisk
-                    | Waiting::WaitingForBase
-                    | Waiting::NoDispatcher
-                    | Waiting::ExporterMissing,
-                ) => return None,
-            }
-            let (soonest, latest) = turns(outlook)?;
-            let by_time = later.map_or(0, |(at, _)| seconds_until(at, now));
-            Some((median.mul_f64(soonest).as_secs().max(by_time), whole_seconds(slow.mul_f64(latest)).max(by_time) + 1))
-        }
-    }
-}
-
-/// After how many lengths of a run a slot is free for the job: at least, when the runs under way end now, and at most, when
-/// they have just begun.
-fn turns(outlook: &Outlook) -> Option<(f64, f64)> {
-    if outlook.slots == 0 || outlook.ahead >= AHEAD_COUNTED {
-        return None;
-    }
-    let free = outlook.slots.saturating_sub(outlook.started);
-    let Some(more) = outlook.ahead.checked_sub(free) else {
-        return Some((0.0, 0.0));
-    };
-    Some((f64::from(more) / f64::from(outlook.slots), f64::from((more + 1).div_ceil(outlook.slots))))
-}
-
-/// Half of the runs are not longer than the one, nine in ten not longer than the other.
-fn median_and_slow(took: &[Duration]) -> Option<(Duration, Duration)> {
-    let mut took = took.to_vec();
-    took.sort_unstable();
-    let at = |tenths: usize| took.get((took.len() * tenths).div_ceil(10).saturating_sub(1)).copied();
-    at(5).zip(at(9)).filter(|_| took.len() >= MIN_HISTORY)
 }
 
 /// The reason of a failed job whose base failed, for people.
@@ -402,43 +331,6 @@ mod tests {
         let every = |ahead| poll_after(&queued, Some(ahead), Some(Waiting::NoFreeSlot), from_millis(0)).unwrap();
         let looks_a_second: f64 = (0..100).map(|ahead| 1.0 / every(ahead) as f64).sum();
         assert!(looks_a_second < 11.0, "{looks_a_second}");
-    }
-
-    fn outlook(took: &[u64], (slots, started, ahead): (u32, u32, u32)) -> Outlook {
-        Outlook { took: took.iter().copied().map(Duration::from_secs).collect(), slots, started, ahead }
-    }
-
-    #[test]
-    fn the_start_is_foretold_from_what_went_before() {
-        let queued = job(Phase::Queued { later: None });
-        let ten = [10, 10, 10, 10, 10, 10, 10, 10, 20, 99];
-        for (took, queue, expected) in [
-            (&ten[..2], (2, 0, 0), None),
-            (&ten[..3], (2, 0, 0), Some((0, 1))),
-            (&ten, (2, 1, 0), Some((0, 1))),
-            (&ten, (2, 2, 0), Some((0, 21))),
-            (&ten, (2, 2, 1), Some((5, 21))),
-            (&ten, (2, 2, 9), Some((45, 101))),
-            (&ten, (2, 0, 2), Some((0, 21))),
-            (&ten, (0, 0, 0), None),
-            (&ten, (2, 2, 1000), None),
-        ] {
-            let outlook = outlook(took, queue);
-            assert_eq!(eta(&queued, None, &outlook, from_millis(0)), expected, "{outlook:?}");
-        }
-        let usual = outlook(&ten, (2, 2, 0));
-        assert_eq!(eta(&queued, Some(Waiting::Paused), &usual, from_millis(0)), None);
-        let later = job(Phase::Queued { later: Some((from_millis(90_000), Waiting::NotBefore)) });
-        assert_eq!(eta(&later, Some(Waiting::NotBefore), &usual, from_millis(0)), Some((90, 91)));
-    }
-
-    #[test]
-    fn the_end_is_foretold_from_what_has_passed() {
-        let usual = outlook(&[10, 10, 20], (1, 1, 0));
-        for (elapsed, expected) in [(0, (10, 20)), (4_500, (5, 16)), (15_000, (0, 5)), (90_000, (0, 0))] {
-            assert_eq!(eta(&started(0), None, &usual, from_millis(elapsed)), Some(expected), "{elapsed}");
-        }
-        assert_eq!(eta(&failed(0, None), None, &usual, from_millis(0)), None);
     }
 
     #[test]

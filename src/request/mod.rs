@@ -4,6 +4,7 @@
 mod batch;
 mod wishes;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::thread;
@@ -20,10 +21,11 @@ use crate::dispatch;
 use crate::exit::Exit;
 use crate::exporter;
 use crate::fault;
+use crate::forecast::{self, Outlook, Running};
 use crate::gates;
 use crate::job::{Job, Phase, Waiting};
 use crate::key::{self, Key};
-use crate::rules::{self, Outlook, Scene};
+use crate::rules::{self, Scene};
 use crate::store::{Ask, Requested, Store};
 
 pub use batch::{Counted, request_all};
@@ -266,16 +268,14 @@ fn describe(home: &Home, store: &dyn Store, job: Job, answer: &mut Answer) -> Re
             let pause = store.pause_of(&job.queue)?;
             let ahead = store.ahead(&job)?;
             let scene = scene(home, store, &job, pause.is_some())?;
-            let took = store.recent_durations(&job.key.format, RECENT_RUNS)?;
-            let outlook = Outlook { took, slots: scene.slots, started: scene.started, ahead };
             answer.ahead = Some(ahead);
             answer.waiting = rules::waiting(&job, scene, answer.now);
-            answer.eta = rules::eta(&job, answer.waiting, &outlook, answer.now);
+            answer.eta = forecast::eta(&job, answer.waiting, &outlook(store, &job, scene, answer.now)?, answer.now);
             answer.message = pause.and_then(|pause| pause.message);
         }
         Phase::Started { .. } => {
-            let took = store.recent_durations(&job.key.format, RECENT_RUNS)?;
-            answer.eta = rules::eta(&job, None, &Outlook { took, ..Outlook::default() }, answer.now);
+            let history = history(store, [&job.key.format])?;
+            answer.eta = forecast::eta(&job, None, &Outlook { history, ..Outlook::default() }, answer.now);
         }
         Phase::Failed { reason, at, .. } => {
             answer.retry_after = rules::hold_left(*reason, *at, home.config.failures.hold.0, answer.now);
@@ -284,6 +284,42 @@ fn describe(home: &Home, store: &dyn Store, job: Job, answer: &mut Answer) -> Re
     answer.poll_after = rules::poll_after(&job, answer.ahead, answer.waiting, answer.now);
     answer.job = Some(job);
     Ok(())
+}
+
+/// What a queued job's start depends on.
+///
+/// # Errors
+/// The database cannot be read.
+pub fn outlook(store: &dyn Store, job: &Job, scene: Scene, now: DateTime<Utc>) -> Result<Outlook> {
+    let running: Vec<Running> = store
+        .started()?
+        .iter()
+        .filter(|other| other.queue == job.queue)
+        .filter_map(|other| running(other, now))
+        .collect();
+    let ahead = store.formats_ahead(job)?;
+    let formats = ahead.iter().chain(running.iter().map(|run| &run.format)).chain([&job.key.format]);
+    let history = history(store, formats)?;
+    // A failed run whose processes do not die keeps its slot for nobody knows how long.
+    let slots = (scene.slots + running.len() as u32).saturating_sub(scene.started);
+    Ok(Outlook { slots, running, ahead, history })
+}
+
+fn running(job: &Job, now: DateTime<Utc>) -> Option<Running> {
+    let Phase::Started { since, deadline, .. } = &job.phase else {
+        return None;
+    };
+    let span = |from: DateTime<Utc>, to: DateTime<Utc>| (to - from).to_std().unwrap_or_default();
+    Some(Running { format: job.key.format.clone(), elapsed: span(*since, now), limit: span(*since, *deadline) })
+}
+
+/// How long the last successful runs of each of these formats took.
+fn history<'a>(
+    store: &dyn Store,
+    formats: impl IntoIterator<Item = &'a String>,
+) -> Result<BTreeMap<String, Vec<Duration>>> {
+    let formats: BTreeSet<&String> = formats.into_iter().collect();
+    formats.into_iter().map(|format| Ok((format.clone(), store.recent_durations(format, RECENT_RUNS)?))).collect()
 }
 
 /// What can be seen about a queued job and its queue.
