@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -399,40 +400,47 @@ impl Dispatcher<'_> {
 
     /// Tells what a whole tick found that is new, or was told an hour ago; what it did not find again is over.
     fn tell(&mut self, tell: &mut dyn FnMut(&str)) -> Result<()> {
-        let mut told = self.told()?;
-        told.retain(|message, _| self.findings.iter().any(|finding| finding.message == *message));
-        self.tell_new(told, tell)
+        self.tell_new(true, tell)
     }
 
     /// Tells what was found between whole ticks.
     fn tell_more(&mut self, tell: &mut dyn FnMut(&str)) -> Result<()> {
-        let told = self.told()?;
-        self.tell_new(told, tell)
+        self.tell_new(false, tell)
     }
 
-    /// What was told already, and when (seconds after the epoch).
-    fn told(&self) -> Result<BTreeMap<String, i64>> {
-        let text = bind::read_small(&self.home.layout.findings(), 1 << 20)?;
-        Ok(text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default())
-    }
-
-    fn tell_new(&mut self, mut told: BTreeMap<String, i64>, tell: &mut dyn FnMut(&str)) -> Result<()> {
+    /// Notes what is told and when (seconds after the epoch), and tells it. Of two ticks at once one does; what only the
+    /// other found is told by the next.
+    fn tell_new(&mut self, was_whole: bool, tell: &mut dyn FnMut(&str)) -> Result<()> {
         let path = self.home.layout.findings();
-        let old = bind::read_small(&path, 1 << 20)?;
-        let now = clock::now().timestamp();
         let findings = std::mem::take(&mut self.findings);
-        for finding in &findings {
-            let last = told.get(&finding.message).copied();
-            if last.is_none_or(|last| now - last >= HOURLY.as_secs().cast_signed() || last > now + 60) {
-                tell(&finding.message);
+        if findings.is_empty() && !path.exists() {
+            return Ok(());
+        }
+        let Some(mut notes) = lock::open_alone(&path).with_context(|| format!("opening {}", path.display()))? else {
+            return Ok(());
+        };
+        let mut old = String::new();
+        (&notes).take(1 << 20).read_to_string(&mut old).with_context(|| format!("reading {}", path.display()))?;
+        let mut told: BTreeMap<String, i64> = serde_json::from_str(&old).unwrap_or_default();
+        told.retain(|message, _| !was_whole || findings.iter().any(|finding| finding.message == *message));
+        let now = clock::now().timestamp();
+        let is_due = |last: i64| now - last >= HOURLY.as_secs().cast_signed() || last > now + 60;
+        let mut news = Vec::new();
+        for finding in findings {
+            if told.get(&finding.message).is_none_or(|last| is_due(*last)) {
                 told.insert(finding.message.clone(), now);
+                news.push(finding.message);
             }
         }
         let new = serde_json::to_string(&told)?;
-        if old.as_deref().unwrap_or("{}") != new {
-            fs::write(&path, new).with_context(|| format!("writing {}", path.display()))?;
+        let is_same = new == old || (old.is_empty() && told.is_empty());
+        let noted = if is_same { Ok(()) } else { write_anew(&mut notes, &new) };
+        drop(notes);
+        // Told also where it cannot be noted: a full disk is a finding itself.
+        for message in &news {
+            tell(message);
         }
-        Ok(())
+        noted.with_context(|| format!("writing {}", path.display()))
     }
 
     /// Takes away workers that have ended, and notes how.
@@ -514,6 +522,12 @@ impl Dispatcher<'_> {
         let graces = self.home.config.format.keys().map(|format| self.home.config.format_limits(format).kill_grace.0);
         graces.max().unwrap_or_default()
     }
+}
+
+fn write_anew(notes: &mut File, text: &str) -> std::io::Result<()> {
+    notes.set_len(0)?;
+    notes.rewind()?;
+    notes.write_all(text.as_bytes())
 }
 
 fn signal_all(workers: &[Identity], signal: Signal) {

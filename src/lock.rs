@@ -99,17 +99,28 @@ pub fn open(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("is not a regular file")) }
 }
 
+/// Opens a file for this process alone, creating it where it is missing; `None` while another has it so. For notes that are
+/// read and written anew in one go.
+///
+/// # Errors
+/// The file cannot be opened or locked.
+pub fn open_alone(path: &Path) -> io::Result<Option<File>> {
+    let file = open(path)?;
+    match FileExt::try_lock_exclusive(&file) {
+        Ok(()) => Ok(Some(file)),
+        Err(error) if error.kind() == fs2::lock_contended_error().kind() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Tries to take the lock at `path`; `None` when somebody has it.
 ///
 /// # Errors
 /// The file cannot be opened or locked, or is not the one at that path any more.
 pub fn try_take(path: &Path) -> io::Result<Option<Held>> {
-    let file = open(path)?;
-    match FileExt::try_lock_exclusive(&file) {
-        Ok(()) => {}
-        Err(error) if error.kind() == fs2::lock_contended_error().kind() => return Ok(None),
-        Err(error) => return Err(error),
-    }
+    let Some(file) = open_alone(path)? else {
+        return Ok(None);
+    };
     let held = Held::of(file, path);
     if held.is_in_place() { Ok(Some(held)) } else { Err(io::Error::other("was replaced while it was being locked")) }
 }

@@ -114,6 +114,18 @@ fn a_missing_converter_is_no_failure_of_the_book() {
 
 // CASES 21
 #[test]
+fn of_many_ticks_at_once_one_tells_a_standing_fault() {
+    for _ in 0..10 {
+        let queue = Queue::with("[format.gone]\ncommand = [\"no-such-converter\", \"{output}\"]\n");
+        queue.request("gone", "A");
+        let ticks: Vec<_> = (0..8).map(|_| queue.spawn(["dispatch"])).collect();
+        let said: String = ticks.into_iter().map(|tick| tick.wait().code(69).err).collect();
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(queue.dispatch().code(69).err.is_empty(), "it was told already");
+    }
+}
+
+#[test]
 fn without_a_configuration_nothing_is_made_in_the_current_directory() {
     let dir = tempfile::tempdir().expect("a directory");
     // A configuration here must not be taken by accident.
