@@ -141,7 +141,7 @@ pub fn waiting(job: &Job, scene: Scene, now: DateTime<Utc>) -> Option<Waiting> {
     let Phase::Queued { later } = &job.phase else {
         return None;
     };
-    let later = later.filter(|(at, _)| *at > now).map(|(_, why)| why);
+    let later = later.filter(|(at, _)| *at > now && *at <= now + HORIZON).map(|(_, why)| why);
     if scene.paused {
         return Some(Waiting::Paused);
     }
@@ -340,6 +340,7 @@ mod tests {
         let now = from_millis(0);
         assert_eq!(waiting(&queued, free, now), Some(Waiting::NotBefore));
         assert_eq!(waiting(&queued, free, from_millis(11)), None);
+        assert_eq!(waiting(&queued, free, now - HORIZON - Duration::from_secs(1)), None, "a claim takes it now");
         assert_eq!(waiting(&queued, Scene { started: 2, ..free }, now), Some(Waiting::NoFreeSlot));
         assert_eq!(waiting(&queued, Scene { paused: true, started: 2, ..free }, now), Some(Waiting::Paused));
         assert_eq!(
