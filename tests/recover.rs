@@ -186,6 +186,24 @@ fn a_stopped_dispatcher_puts_its_jobs_back_before_it_ends() {
     }
 }
 
+/// A signal to the whole group, as a terminal or a unit sends it, reaches workers and dispatcher together.
+#[test]
+fn a_dispatcher_that_is_told_to_stop_does_not_start_what_its_workers_have_just_put_back() {
+    let queue = started_with(ALONE);
+    let tick = queue.spawn(["dispatch", "--for", "600s", "--wait"]);
+    await_pids(&queue, 1);
+    tick.signal("STOP");
+    queue.workers().iter().for_each(|worker| worker.kill("TERM"));
+    queue.await_state("alone", "A", "queued");
+    eventually("its worker has ended", || queue.workers().is_empty().then_some(()));
+    tick.signal("TERM");
+    tick.signal("CONT");
+    tick.wait().code(0).silent();
+    assert_eq!(column(&queue, "attempts || '/' || stops || '/' || interruptions"), "1/1/0");
+    assert_eq!(noted_pids(&queue).len(), 1, "it was started only to be stopped again");
+    queue.assert_quiet();
+}
+
 // CASES 18
 #[test]
 fn a_second_stop_hurries_and_changes_nothing_else() {
