@@ -10,9 +10,31 @@ local function is_inside(source)
     and not source:match("^%%2[fF]")
 end
 
+-- `[a word]{src=/etc/passwd}` names a file too: with --self-contained pandoc packs whatever `src`, `data-src` and some
+-- others name, on any element. So nothing but these attributes stays; identifiers and classes are none of them.
+local harmless = { width = true, height = true, lang = true, dir = true, start = true, startFrom = true }
+
+local function without_sources(element)
+  local names = {}
+  for name in pairs(element.attributes or {}) do
+    if not harmless[name] then
+      table.insert(names, name)
+    end
+  end
+  for _, name in ipairs(names) do
+    io.stderr:write("attribute left out: " .. name .. "\n")
+    element.attributes[name] = nil
+  end
+  return element
+end
+
+Block = without_sources
+Inline = without_sources
+
 function Image(image)
   if not is_inside(image.src) then
     io.stderr:write("picture left out, it is not in the directory of the books: " .. image.src .. "\n")
     return image.caption
   end
+  return without_sources(image)
 end

@@ -92,6 +92,35 @@ fn a_shipped_configuration_keeps_a_book_from_reading_this_machine() {
     shop.close();
 }
 
+/// With `--self-contained` pandoc packs whatever an attribute `src` names, on any element.
+#[test]
+fn no_attribute_of_a_book_reads_this_machine_or_calls_out() {
+    let shop = Shop::new("weasyprint.toml", &["pandoc"]);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.set_nonblocking(true).expect("a listener that does not wait");
+    let address = format!("http://{}/x.png", listener.local_addr().expect("its address"));
+    let names = ["src", "data-src", "data-background-image", "poster", "href"];
+    let mut book = String::from("% T\n% [author]{src=/etc/passwd}\n\n");
+    for (name, aim) in
+        names.iter().flat_map(|name| ["/etc/passwd", "file:///etc/passwd", &address].map(|aim| (name, aim)))
+    {
+        book.push_str(&format!(
+            "# One {{{name}={aim}}}\n\n[a]{{{name}={aim}}} `b`{{{name}={aim}}} [c](#one){{{name}={aim}}} \
+             <span {name}=\"{aim}\">d</span> ![e](images/lantern.png){{{name}={aim}}} ^[f [g]{{{name}={aim}}}]\n\n\
+             ::: {{.section {name}={aim}}}\nh\n:::\n\n<div {name}=\"{aim}\">\ni\n</div>\n\n```{{{name}={aim}}}\nj\n```\n\n"
+        ));
+    }
+    shop.write_book("Thief.md", &book);
+    let (_, _, path) = shop.export(&["html"], &["Thief"]).remove(0);
+    let page = fs::read_to_string(path).expect("text");
+    // "root:x:0:0" as base64 has it at the beginning of a file.
+    assert!(!page.contains("cm9vdDp4OjA6M"), "/etc/passwd is in the page");
+    assert!(!page.contains("/etc/passwd") && !page.contains("127.0.0.1"), "{page}");
+    assert!(page.contains("data:image/png;base64,"), "its own picture is there");
+    assert!(listener.accept().is_err(), "it called out");
+    shop.close();
+}
+
 #[test]
 fn install_converters_lists_refuses_and_never_installs_for_others_than_root() {
     let dir = tempfile::tempdir().expect("a directory");
