@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::harness::{PROGRAM, Queue, eventually, kill, lives, now, text};
+use crate::harness::{PROGRAM, Queue, eventually, lives, text};
 use crate::scripts::{add_format, alive, await_pids, held_locks, noted_pids, set_seconds, set_timeout, timed};
 
 /// Far above what any of these takes, far below what a wait for a forgotten process would.
@@ -425,59 +425,63 @@ fn a_processor_time_limit_of_the_callers_ends_the_exporter() {
     queue.assert_quiet();
 }
 
-/// A group of processes that is frozen: KILL does not end them until they are thawed.
-struct Freezer(PathBuf);
+/// A file system that is frozen: whoever begins to write to it sleeps, and KILL does not end it before the thaw.
+struct Ice(PathBuf);
 
-impl Freezer {
-    /// A new group, where this machine has the freezer of the first control groups (in the second, KILL ends the frozen).
-    fn new() -> Option<Self> {
-        let name = format!("export-queue-test-{}-{}", std::process::id(), now().elapsed().as_nanos());
-        let dir = PathBuf::from("/sys/fs/cgroup/freezer").join(name);
-        fs::create_dir(&dir).ok().map(|()| Self(dir))
-    }
-
-    fn freeze(&self, pid: i32) {
-        fs::write(self.0.join("cgroup.procs"), pid.to_string()).expect("the process can be moved");
-        fs::write(self.0.join("freezer.state"), "FROZEN").expect("the group can be frozen");
-        eventually("the group is frozen", || {
-            let state = fs::read_to_string(self.0.join("freezer.state")).expect("its state");
-            (state.trim() == "FROZEN").then_some(())
-        });
+impl Ice {
+    /// A new one in the queue's directory, and a format `icy` whose exporter writes to it.
+    fn new(queue: &Queue) -> Self {
+        let (image, dir) = (queue.path("ice.img"), queue.path("ice"));
+        fs::File::create(&image).and_then(|file| file.set_len(8 << 20)).expect("an image");
+        fs::create_dir(&dir).expect("a directory");
+        let done = |command: &mut Command| command.status().is_ok_and(|status| status.success());
+        assert!(done(Command::new("mkfs.ext4").arg("-q").arg(&image)), "this test needs mkfs.ext4");
+        let is_mounted = done(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&dir));
+        assert!(is_mounted, "this test needs root and a loop device");
+        let ice = Self(dir);
+        assert!(done(Command::new("fsfreeze").arg("--freeze").arg(&ice.0)), "it can be frozen");
+        add_format(queue, "icy", "", "note PIDS $$; : >$SCRATCH/ice/x; whole");
+        ice
     }
 
     fn thaw(&self) {
-        fs::write(self.0.join("freezer.state"), "THAWED").expect("the group can be thawed");
+        // One that is thawed already is what was wanted.
+        let _ = Command::new("fsfreeze").arg("--unfreeze").arg(&self.0).stderr(Stdio::null()).status();
     }
 }
 
-impl Drop for Freezer {
+impl Drop for Ice {
     fn drop(&mut self) {
         self.thaw();
-        for pid in fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
-            kill(pid.parse().expect("a process id"), "KILL");
-        }
-        eventually("the group is empty", || fs::remove_dir(&self.0).ok());
+        // Lazily: a failed test may leave processes that are ended only after this.
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
     }
+}
+
+/// Waits until the exporter sleeps so that nothing wakes it.
+fn await_icebound(queue: &Queue) -> i32 {
+    let exporter = await_pids(queue, 1)[0];
+    eventually("it sleeps uninterruptibly", || {
+        let stat = fs::read_to_string(format!("/proc/{exporter}/stat")).expect("the exporter is there");
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D')).then_some(())
+    });
+    exporter
 }
 
 // CASES 87
 #[test]
 fn a_process_that_does_not_die_keeps_its_slot_and_no_more() {
-    let Some(freezer) = Freezer::new() else {
-        eprintln!("skipped: this machine has no freezer of the first control groups");
-        return;
-    };
     let queue = Queue::new();
+    let ice = Ice::new(&queue);
     set_timeout(&queue, "2s");
-    queue.request("slow", "A");
+    queue.request("icy", "A");
     let tick = queue.spawn(["dispatch", "--wait"]);
-    let exporter = await_pids(&queue, 1)[0];
-    freezer.freeze(exporter);
+    let exporter = await_icebound(&queue);
     for title in ["B", "C"] {
         queue.request("ok", title);
         queue.await_state("ok", title, "ready");
     }
-    let status = queue.await_state("slow", "A", "failed_timeout");
+    let status = queue.await_state("icy", "A", "failed_timeout");
     assert_eq!(status["reason"], "would_not_die");
     assert!(text(&status["detail"]).starts_with("signal 9 did not end"), "{status}");
     let (_, took) = timed(|| tick.wait());
@@ -496,35 +500,31 @@ fn a_process_that_does_not_die_keeps_its_slot_and_no_more() {
     }
     let marks: Vec<_> = queue.scratch("LOG").iter().map(|line| line[..5].to_owned()).collect();
     assert_eq!(marks, ["start", "end D", "start", "end E", "start", "end F"]);
-    queue.run(["request", "--retry", "--format", "slow", "A"]).code(5);
-    assert_eq!(queue.status("slow", "A")["reason"], "would_not_die");
+    queue.run(["request", "--retry", "--format", "icy", "A"]).code(5);
+    assert_eq!(queue.status("icy", "A")["reason"], "would_not_die");
 
-    freezer.thaw();
+    ice.thaw();
     eventually("the thawed process dies", || (!lives(exporter)).then_some(()));
     // It was asked for meanwhile, so it starts afresh.
     queue.dispatch().code(0).silent();
-    assert_eq!(queue.state("slow", "A"), "ready");
+    assert_eq!(queue.state("icy", "A"), "ready");
     queue.assert_quiet();
 }
 
 // CASES 87
 #[test]
 fn what_does_not_die_with_its_worker_keeps_its_slot_until_it_is_gone() {
-    let Some(freezer) = Freezer::new() else {
-        eprintln!("skipped: this machine has no freezer of the first control groups");
-        return;
-    };
     let queue = Queue::new();
+    let ice = Ice::new(&queue);
     queue.reconfigure("slots = 2", "slots = 1");
-    queue.request("slow", "A");
+    queue.request("icy", "A");
     queue.run(["dispatch"]).code(0).silent();
-    let exporter = await_pids(&queue, 1)[0];
-    freezer.freeze(exporter);
+    let exporter = await_icebound(&queue);
     queue.workers()[0].slay();
     queue.request("ok", "B");
     let said = queue.dispatch().code(75);
     assert!(said.err.contains(&format!("KILL does not end process {exporter}")), "{said:?}");
-    assert_eq!(queue.status("slow", "A")["reason"], "would_not_die");
+    assert_eq!(queue.status("icy", "A")["reason"], "would_not_die");
     // Known by now, it holds up no further tick, and is not told again.
     let (said, took) = timed(|| queue.dispatch());
     said.code(75).silent();
@@ -532,11 +532,11 @@ fn what_does_not_die_with_its_worker_keeps_its_slot_until_it_is_gone() {
     assert_eq!(queue.state("ok", "B"), "queued");
     assert_eq!(queue.status("ok", "B")["reason"], "no_free_slot");
 
-    freezer.thaw();
+    ice.thaw();
     eventually("the thawed process dies", || (!lives(exporter)).then_some(()));
     queue.dispatch().code(0).silent();
     assert_eq!(queue.state("ok", "B"), "ready");
-    assert_eq!(queue.status("slow", "A")["reason"], "would_not_die");
+    assert_eq!(queue.status("icy", "A")["reason"], "would_not_die");
     assert_eq!(queue.sql("SELECT count(*) FROM jobs WHERE token IS NOT NULL"), ["0"]);
     queue.assert_quiet();
 }
