@@ -10,7 +10,7 @@ use crate::clock;
 use crate::config::{self, Loaded};
 use crate::dispatch;
 use crate::exit::{Exit, exit_of};
-use crate::exporter;
+use crate::exporter::{self, confine};
 use crate::gates;
 use crate::lock;
 use crate::request;
@@ -209,6 +209,12 @@ fn check_formats(home: &Home, report: &mut Report) {
             continue;
         }
         report.add(Grade::Ok, "format", format!("{name}: {}", format.command.first().map_or("", String::as_str)));
+        let walls = confine::names(&home.config.format_limits(name));
+        match confine::obstacle(&home.config.format_limits(name)) {
+            None if walls.is_empty() => {}
+            None => report.add(Grade::Ok, "confinement", format!("{name}: {} in force", walls.join(" and "))),
+            Some(why) => report.add(Grade::Fail(Exit::Config), "confinement", format!("{name}: {why}")),
+        }
         if let Some(file) = &format.env_file {
             report.result("env_file", exporter::read_env_file(file), |_| file.display().to_string());
         }

@@ -258,6 +258,19 @@ pub enum Command {
         #[arg(long)]
         slot: u32,
     },
+    /// Put walls up around this process and become the program after `--`; without one, only try
+    #[command(hide = true)]
+    Confine {
+        /// Cut the network
+        #[arg(long)]
+        no_network: bool,
+        /// Make the file system read-only but for this directory
+        #[arg(long)]
+        writable: Option<PathBuf>,
+        /// Program and its arguments
+        #[arg(last = true)]
+        command: Vec<std::ffi::OsString>,
+    },
     /// Delete files that are over age
     Sweep {
         /// Say what would be deleted

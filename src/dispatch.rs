@@ -184,7 +184,7 @@ pub fn obstacles(home: &Home, store: &dyn Store) -> Result<Vec<(String, String, 
                     Exit::ExporterMissing,
                     format!("there is no [format.{format}] in the configuration any more"),
                 )),
-                Some(format) => exporter::obstacle(format),
+                Some(found) => exporter::obstacle(found, &home.config.format_limits(&format)),
             };
             found.extend(obstacle.map(|(exit, why)| (queue.clone(), format, exit, why)));
         }

@@ -2,6 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The command (hidden) by which this program puts walls up around itself and becomes an exporter. A process that was started
+/// so is an exporter already, and none of the queue's own.
+pub const STAGE: &str = "confine";
+
 /// A process, told apart from later ones with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Identity {

@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal};
 
 use crate::clock;
-use crate::identity::Identity;
+use crate::identity::{Identity, STAGE};
 
 /// The variable that marks every process of a run.
 pub const MARKER: &str = "EXPORT_QUEUE_RUN";
@@ -405,7 +405,7 @@ fn writes(pid: i32, file: (u64, u64)) -> bool {
     })
 }
 
-/// Whether a process runs this very program; a replaced binary counts by its path.
+/// Whether a process runs this very program, and not to become an exporter; a replaced binary counts by its path.
 pub fn is_this_program(pid: i32) -> bool {
     let exe = |pid: &str| fs::read_link(format!("/proc/{pid}/exe")).ok();
     let Some(theirs) = exe(&pid.to_string()) else {
@@ -415,7 +415,13 @@ pub fn is_this_program(pid: i32) -> bool {
         return false;
     };
     let plain = |path: &Path| path.to_string_lossy().trim_end_matches(" (deleted)").to_owned();
-    plain(&theirs) == plain(&ours)
+    plain(&theirs) == plain(&ours) && !is_stage(pid)
+}
+
+/// Whether a process of this program is about to become an exporter.
+fn is_stage(pid: i32) -> bool {
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    arguments.split(|byte| *byte == 0).nth(1) == Some(STAGE.as_bytes())
 }
 
 /// The processes of this program that have the file with that device and inode open.

@@ -111,7 +111,7 @@ impl Shop {
     }
 
     /// Sets a variable for all later calls.
-    fn set(&mut self, name: &str, value: &str) {
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
         self.env.insert(name.to_owned(), value.to_owned());
     }
 
@@ -189,7 +189,7 @@ fn assert_epub(path: &Path, title: &str) {
 
 /// The book itself says what it is called.
 #[track_caller]
-fn assert_epub_title(path: &Path, title: &str) {
+pub(crate) fn assert_epub_title(path: &Path, title: &str) {
     let mut archive = zip::ZipArchive::new(fs::File::open(path).expect("the file")).expect("an archive");
     let names: Vec<String> = archive.file_names().map(|name| name.expect("a name").into_owned()).collect();
     let is_package = |name: &&String| Path::new(name).extension() == Some("opf".as_ref());
@@ -203,7 +203,7 @@ fn assert_epub_title(path: &Path, title: &str) {
 
 /// The file is a whole PDF with text in it.
 #[track_caller]
-fn assert_pdf(path: &Path, word: &str) {
+pub(crate) fn assert_pdf(path: &Path, word: &str) {
     call(Command::new("qpdf").args(["--check", "--"]).arg(path)).code(0);
     let said = call(Command::new("pdftotext").args(["-enc", "UTF-8", "--"]).arg(path).arg("-")).code(0);
     assert!(said.out.contains(word), "{word:?} is not in {}", said.out);

@@ -64,6 +64,7 @@ const KEYS: &[(&str, &[&str])] = &[
             "max_cpu",
             "nice",
             "no_network",
+            "read_only",
         ],
     ),
     ("failures", &["hold", "ttl", "max", "max_interruptions", "max_stops"]),

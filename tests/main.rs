@@ -14,6 +14,7 @@ mod storm;
 
 mod cache;
 mod commands;
+mod confine;
 mod converters;
 mod corpus;
 mod cron;

@@ -288,7 +288,10 @@ fn waiting_line(home: &Home, answer: &Answer, job: &Job) -> String {
         }
         Some(Waiting::ExporterMissing) => match home.config.format.get(&job.key.format) {
             None => format!("format {} is not configured any more", job.key.format),
-            Some(format) => exporter::obstacle(format).map_or_else(String::new, |(_, why)| why),
+            Some(format) => {
+                let limits = home.config.format_limits(&job.key.format);
+                exporter::obstacle(format, &limits).map_or_else(String::new, |(_, why)| why)
+            }
         },
     }
 }

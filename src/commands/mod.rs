@@ -17,6 +17,7 @@ use crate::bind::{self, Home};
 use crate::cli::{Cli, Color, Command, Global};
 use crate::config::{self, Loaded};
 use crate::exit::{Exit, Refusal, exit_of};
+use crate::exporter::confine;
 use crate::layout::SlotName;
 use crate::output;
 use crate::process;
@@ -114,6 +115,10 @@ fn complain(error: &anyhow::Error, wants_json: bool) -> Exit {
 }
 
 fn run(cli: Cli) -> Result<Exit> {
+    if let Command::Confine { no_network, writable, command } = &cli.command {
+        // Nothing that this program sets for itself is to reach the exporter.
+        return confine::enter(*no_network, writable.as_deref(), command).map(|()| Exit::Done);
+    }
     stop::survive_file_size_limit()?;
     let start = Start { global: cli.global, env: config::environment() };
     if let Command::Work { queue, slot } = cli.command {
@@ -145,7 +150,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Pause { queue, message, wait } => steer::pause(&start, queue.as_deref(), message.as_deref(), wait),
         Command::Resume { queue } => steer::resume(&start, queue.as_deref()),
         Command::Queues => operate::queues(&start),
-        Command::Work { .. } => Ok(Exit::Done),
+        Command::Work { .. } | Command::Confine { .. } => Ok(Exit::Done),
     }
 }
 

@@ -127,7 +127,6 @@ const UNBUILT: &[(&str, IsSet)] = &[
     ("queue.*.max_running", |config| config.queue.values().any(|queue| queue.max_running != 0)),
     ("node.lease", |config| config.node != Node::default()),
     ("notify", |config| !config.notify.is_empty()),
-    ("limits.no_network", |config| config.limits.no_network || any_format(config, |f| f.no_network == Some(true))),
     ("format.*.fingerprint", |config| any_format(config, |format| !format.fingerprint.is_empty())),
 ];
 

@@ -32,6 +32,8 @@ pub struct Limits {
     pub nice: i32,
     /// Whether it is kept from the network.
     pub no_network: bool,
+    /// Whether it may write nowhere but in its own directory.
+    pub read_only: bool,
 }
 
 /// One format: the command that makes it, and where it differs from `[limits]`.
@@ -89,6 +91,8 @@ pub struct Format {
     pub nice: Option<i32>,
     /// Instead of `limits.no_network`.
     pub no_network: Option<bool>,
+    /// Instead of `limits.read_only`.
+    pub read_only: Option<bool>,
 }
 
 impl Default for Limits {
@@ -103,6 +107,7 @@ impl Default for Limits {
             max_cpu: secs(0),
             nice: 0,
             no_network: false,
+            read_only: false,
         }
     }
 }
@@ -135,6 +140,7 @@ impl Default for Format {
             max_cpu: None,
             nice: None,
             no_network: None,
+            read_only: None,
         }
     }
 }
@@ -166,6 +172,7 @@ impl Format {
             max_cpu: self.max_cpu.unwrap_or(general.max_cpu),
             nice: self.nice.unwrap_or(general.nice),
             no_network: self.no_network.unwrap_or(general.no_network),
+            read_only: self.read_only.unwrap_or(general.read_only),
         }
     }
 }

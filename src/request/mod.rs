@@ -329,9 +329,14 @@ fn scene(home: &Home, store: &dyn Store, job: &Job, paused: bool) -> Result<Scen
         None => false,
         Some(base) => store.find(base)?.is_some_and(|base| !matches!(base.phase, Phase::Failed { .. })),
     };
+    let limits = home.config.format_limits(&job.key.format);
     let exporter_missing = home.config.format.get(&job.key.format).is_none_or(|format| {
-        // Secrets are closed to front ends: only the owner can tell whether they are as they must be.
-        if home.is_owner() { exporter::obstacle(format).is_some() } else { !exporter::missing(format).is_empty() }
+        // Secrets are closed to front ends, and their walls may be others: only the owner can tell how its own are.
+        if home.is_owner() {
+            exporter::obstacle(format, &limits).is_some()
+        } else {
+            !exporter::missing(format).is_empty()
+        }
     });
     Ok(Scene {
         paused,

@@ -17,6 +17,7 @@ use crate::cache::{Finished, WorkDir};
 use crate::clock;
 use crate::config::{Check, Format, Limits};
 use crate::exit::{Exit, exit_of};
+use crate::exporter::confine::Complaint;
 use crate::exporter::{self, Call};
 use crate::fault;
 use crate::job::{Failure, Job, Measured, Phase};
@@ -175,11 +176,13 @@ impl Export<'_> {
             command,
             values: values(self.job, output, input, &out, &tmp),
             variables: variables(self.job, self.token, work, output, input),
+            limits,
+            root: work.root(),
             home: work.home(),
             runtime: work.runtime(),
         };
-        let mut command = match call.build(log) {
-            Ok(command) => command,
+        let (mut command, complaint) = match call.build(log) {
+            Ok(built) => built,
             Err(error) if matches!(exit_of(&error), Exit::ExporterMissing | Exit::Config) => {
                 tracing::warn!("job {} waits: {error:#}", self.job.id);
                 return Ok(Err(Conclusion::Unable(exit_of(&error))));
@@ -214,7 +217,25 @@ impl Export<'_> {
         let watch = Watch { limits, log, work, stop: self.stop, mark: &mut mark };
         let watched = watch.run(&mut tree)?;
         fault::point("work.after_exit")?;
-        Ok(Ok(watched))
+        Ok(self.unless_unconfined(watched, complaint))
+    }
+
+    /// Where the walls could not be put up no exporter ran, and the ending is that of this program's own stage.
+    fn unless_unconfined(
+        &self,
+        watched: Watched,
+        complaint: Option<Complaint>,
+    ) -> std::result::Result<Watched, Conclusion> {
+        let Verdict::Ended(Ended::Code(code)) = watched.verdict else {
+            return Ok(watched);
+        };
+        match complaint.and_then(Complaint::read) {
+            Some(why) => {
+                tracing::warn!("job {} waits: {why}", self.job.id);
+                Err(Conclusion::Unable(Exit::from_code(code)))
+            }
+            None => Ok(watched),
+        }
     }
 
     /// The slot's record names the exporter, so that whoever recovers the slot finds its tree.

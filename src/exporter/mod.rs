@@ -3,20 +3,24 @@
 //! A command is an argument list, never a shell line. Its environment is built from nothing: a search path, a UTF-8 locale,
 //! private HOME, TMPDIR and XDG directories, the marker of the run, and what the configuration adds.
 
+pub mod confine;
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::config::{Config, Format};
+use crate::config::{Config, Format, Limits};
 use crate::exit::{Exit, Refusal, exit_of};
 use crate::template::{Template, Values};
+
+use self::confine::Complaint;
 
 /// Where programs are looked for beyond what `PATH` names: cron's has neither `/usr/local/bin` nor the `sbin`s.
 const STANDARD_PATH: &[&str] = &["/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin", "/bin", "/sbin"];
@@ -61,20 +65,22 @@ pub fn missing(format: &Format) -> Vec<String> {
 }
 
 /// What keeps the owner of the queue from making a format, a fault of the setup and of no book: a program that is not
-/// installed (69), or secrets that cannot be used (78).
-pub fn obstacle(format: &Format) -> Option<(Exit, String)> {
+/// installed (69), secrets that cannot be used, or walls that this machine cannot put up (78).
+pub fn obstacle(format: &Format, limits: &Limits) -> Option<(Exit, String)> {
     let missing = missing(format);
     if !missing.is_empty() {
         return Some((Exit::ExporterMissing, format!("{} is not installed", missing.join(", "))));
     }
     let refused = format.env_file.as_ref().and_then(|file| read_env_file(file).err());
-    refused.map(|error| (exit_of(&error), error.to_string()))
+    let refused = refused.map(|error| (exit_of(&error), error.to_string()));
+    refused.or_else(|| confine::obstacle(limits).map(|why| (Exit::Config, why)))
 }
 
 /// The formats that nothing keeps from being made, with their time limits.
 pub fn available(config: &Config) -> Vec<(String, Duration)> {
-    let usable = config.format.iter().filter(|(_, format)| obstacle(format).is_none());
-    usable.map(|(name, _)| (name.clone(), config.format_limits(name).timeout.0)).collect()
+    let formats = config.format.iter().map(|(name, format)| (name, format, config.format_limits(name)));
+    let usable = formats.filter(|(_, format, limits)| obstacle(format, limits).is_none());
+    usable.map(|(name, _, limits)| (name.clone(), limits.timeout.0)).collect()
 }
 
 /// Everything that one call of an exporter needs.
@@ -88,6 +94,10 @@ pub struct Call<'a> {
     pub values: Values<'a>,
     /// Variables for the exporter beyond the standard ones.
     pub variables: Vec<(&'static str, OsString)>,
+    /// The bounds of the run, its walls among them.
+    pub limits: &'a Limits,
+    /// The directory that stays writable behind walls.
+    pub root: &'a Path,
     /// HOME.
     pub home: PathBuf,
     /// XDG_RUNTIME_DIR.
@@ -107,19 +117,20 @@ impl Call<'_> {
         self.command.iter().map(expand).collect()
     }
 
-    /// The command with its clean environment, empty standard input, and `log` for both streams.
+    /// The command with its clean environment, empty standard input, and `log` for both streams; behind walls, and then with
+    /// what will tell whether they stood, where the limits ask for some.
     ///
     /// # Errors
     /// The program is not installed (69), or `env_file` is not as it must be (78).
-    pub fn build(&self, log: &File) -> Result<Command> {
+    pub fn build(&self, log: &File) -> Result<(Command, Option<Complaint>)> {
         let arguments = self.arguments()?;
         let (program, rest) = arguments.split_first().context("the command is empty")?;
         let path = path_of(self.format);
         let found =
             find(&program.to_string_lossy(), &path).ok_or_else(|| not_installed(&program.to_string_lossy(), &path))?;
-        let mut command = Command::new(found);
+        let (mut command, complaint) = confine::wrap(&found, self.limits, self.root).context("making a pipe")?;
         command.args(rest).env_clear().current_dir(self.values.workdir);
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
+        command.stdout(log.try_clone()?).stderr(log.try_clone()?);
         command.env("PATH", &path).env("LANG", "C.UTF-8").env("HOME", &self.home).env("TMPDIR", self.values.tmpdir);
         command.env("XDG_RUNTIME_DIR", &self.runtime);
         if let Some(zone) = std::env::var_os("TZ") {
@@ -130,7 +141,7 @@ impl Call<'_> {
         if let Some(file) = &self.format.env_file {
             command.envs(read_env_file(file)?);
         }
-        Ok(command)
+        Ok((command, complaint))
     }
 }
 
