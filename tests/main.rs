@@ -25,6 +25,7 @@ mod lasting;
 mod locks;
 mod model;
 mod names;
+mod offenders;
 mod people;
 mod rooms;
 mod steering;
