@@ -30,4 +30,5 @@ mod people;
 mod rooms;
 mod steering;
 mod store;
+mod surroundings;
 mod walking;
