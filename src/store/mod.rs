@@ -158,7 +158,7 @@ pub enum Again {
     Base,
     /// This machine could not run it (no process, no descriptor); tried again then, not counted as an attempt.
     Unable(DateTime<Utc>),
-    /// It was cancelled, and wanted again since; everything starts afresh.
+    /// It was cancelled, or a newer file asked for, and is wanted again since: at its old place, with its old counts.
     Wanted,
 }
 
