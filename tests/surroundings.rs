@@ -121,6 +121,19 @@ fn a_cache_that_is_removed_under_a_running_export_costs_a_truthful_answer_and_no
     queue.assert_quiet();
 }
 
+/// The words are the system's own; a file system with quotas is not to be had on every machine.
+#[test]
+fn an_exporter_beyond_its_quota_fails_for_want_of_space() {
+    let queue = Queue::new();
+    let body = "python3 -c 'import errno, os; raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))'";
+    add_format(&queue, "greedy", "", body);
+    queue.request("greedy", "A");
+    queue.dispatch().code(0).silent();
+    let status = queue.status("greedy", "A");
+    assert_eq!((&status["state"], &status["reason"]), (&"failed_unknown".into(), &"no_space".into()), "{status}");
+    queue.assert_quiet();
+}
+
 #[test]
 fn a_cache_that_cannot_be_written_blames_no_book() {
     for (size, how) in [("4m", "ro"), ("4m,nr_inodes=300", "")] {

@@ -31,6 +31,9 @@ use crate::template::{Template, Values};
 /// The exit code of a precheck that finds nothing to export (`EX_NOINPUT` of `sysexits.h`).
 const NOT_THERE: i32 = 66;
 
+/// What programs say when the disk, or what they may have of it, is full (`strerror` of ENOSPC and EDQUOT).
+const SAYS_FULL: [&str; 2] = ["No space left on device", "Disk quota exceeded"];
+
 /// What a run came to, before it is written down.
 #[derive(Debug)]
 pub(super) enum Conclusion {
@@ -380,7 +383,7 @@ impl Export<'_> {
     }
 
     fn is_disk_full(&self, words: &str) -> bool {
-        words.contains("No space left on device") || has_no_room(&self.home.layout.cache)
+        SAYS_FULL.iter().any(|says| words.contains(says)) || has_no_room(&self.home.layout.cache)
     }
 
     /// Steps (a) and (b) of publishing: the token is still ours, the name appears. Step (c) is the caller's.
