@@ -23,6 +23,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::{Process, Queue, eventually, make_executable, now, since_epoch, text};
+use crate::people::Disk;
 
 /// How long it lasts where nobody says.
 const SECONDS: u64 = 60;
@@ -33,6 +34,9 @@ const OPERATED: u64 = 3;
 
 const MAX_AGE: Duration = Duration::from_secs(6);
 const GRACE: Duration = Duration::from_secs(2);
+
+/// The disk of the cache: room for all titles many times, and none for a filler.
+const DISK: &str = "64m";
 
 /// Queues and their slots.
 const QUEUES: &[(&str, usize)] = &[("default", 2), ("wide", 3)];
@@ -65,6 +69,7 @@ const FORMATS: &[(&str, &str, &str, &str, Option<&str>)] = &[
         "trap '' TERM; (setsid sleep 600 &); while :; do sleep 1; done",
         Some("timed_out"),
     ),
+    ("filler", "wide", "", "exec cat /dev/zero >>\"$output\"", Some("no_space")),
     ("copy", "wide", "base = \"book\"", "nap; rest", None),
 ];
 
@@ -130,8 +135,9 @@ nap() { sleep 0.$((RANDOM % 4))$((RANDOM % 10)); }
 half
 "#;
 
-fn storm_queue() -> Queue {
+fn storm_queue() -> (Disk, Queue) {
     let queue = Queue::new();
+    let disk = Disk::mount(queue.path("cache"), DISK);
     let scratch = queue.path("").display().to_string();
     let mut cases = format!("{SCRIPT}case $kind in\n");
     let mut config = format!(
@@ -163,7 +169,7 @@ fn storm_queue() -> Queue {
     let late = config.replace("min_free_disk = 0", "min_free_disk = \"1000000 TB\"");
     fs::write(queue.path("late.toml"), late).expect("the configuration can be written");
     queue.run(["init", "--quiet"]).code(0);
-    queue
+    (disk, queue)
 }
 
 /// A path that was handed out: whose it is, and until when it must open.
@@ -173,6 +179,8 @@ struct Promise {
 }
 
 struct Storm {
+    /// Goes before the queue, in whose directory it is mounted.
+    _disk: Disk,
     queue: Queue,
     start: Instant,
     over: AtomicBool,
@@ -631,7 +639,11 @@ impl Storm {
                 _ if own == Some(reason) || by_signal(reason) => true,
                 "interrupted" => of_worker(detail),
                 "cancelled" => number_of(title) % 4 == OPERATED,
-                "base_failed" => format == "copy" && (of_worker(detail) || hit.contains(title)),
+                // Whoever writes while a filler is at work meets the full disk too.
+                "no_space" => true,
+                "base_failed" => {
+                    format == "copy" && (of_worker(detail) || hit.contains(title) || detail.contains("no_space"))
+                }
                 // An exporter that was frozen is over its time.
                 _ => false,
             };
@@ -692,8 +704,10 @@ fn in_a_storm_of_signals_every_promise_holds() {
     let seed = setting("EXPORT_QUEUE_TEST_SEED", since_epoch().as_nanos() as u64 | 1);
     let seconds = setting("EXPORT_QUEUE_STORM_SECONDS", SECONDS);
     println!("EXPORT_QUEUE_TEST_SEED={seed} EXPORT_QUEUE_STORM_SECONDS={seconds}");
+    let (disk, queue) = storm_queue();
     let storm = Storm {
-        queue: storm_queue(),
+        _disk: disk,
+        queue,
         start: now(),
         over: AtomicBool::new(false),
         calm: AtomicBool::new(false),
