@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::converters::{Shop, assert_epub_title, assert_pdf};
-use crate::harness::{PROGRAM, Process, Queue, Said, call, eventually, lives, make_executable, text};
+use crate::harness::{PROGRAM, Process, Queue, Said, call, eventually, make_executable, text};
 use crate::scripts::add_format;
 
 /// The uid and gid of `www-data`.
@@ -288,34 +288,32 @@ fn what_limits_and_recovery_look_at_is_seen_behind_walls() {
 fn a_worker_that_dies_before_its_exporter_begins_leaves_none_that_begins_later() {
     let queue = Queue::new();
     add_format(&queue, "walled", "read_only = true", "whole");
-    let program = queue.command(["dispatch", "--wait"]);
-    let mut strace = Command::new("strace");
-    strace.args([
-        "-f",
-        "-qq",
-        "-o",
-        "/dev/null",
-        "-e",
-        "trace=execve",
-        "-e",
-        "inject=execve:error=EAGAIN:signal=STOP",
-        "-P",
-    ]);
-    strace.arg(queue.path("walled.sh")).arg(program.get_program()).args(program.get_args());
+    // Whoever would open a file under a lease waits, up to 45 s, until its holder gives way: so does `exec`.
+    let hold = "import fcntl, signal, sys\n\
+                signal.signal(signal.SIGIO, signal.SIG_IGN)\n\
+                file = open(sys.argv[1])\n\
+                fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)\n\
+                print('held', flush=True)\n\
+                signal.pause()";
+    let mut holder = Command::new("python3");
+    holder.args(["-c", hold]).arg(queue.path("walled.sh")).stdout(Stdio::piped());
+    let mut holder = holder.spawn().expect("python3");
+    let mut held = [0; 5];
+    std::io::Read::read_exact(holder.stdout.as_mut().expect("its output"), &mut held).expect("the lease is had");
     queue.request("walled", "A");
-    let mut held = strace.stdin(Stdio::null()).spawn().expect("strace runs");
+    queue.run(["dispatch"]).code(0).silent();
     let is_stage = |command: &str| command.contains("\0confine\0") && command.contains("walled.sh");
     let stage =
         eventually("the stage is held", || queue.processes().into_iter().find(|process| is_stage(&process.command)));
-    let is_dispatch =
-        |process: &&Process| process.command.starts_with(PROGRAM) && process.command.contains("\0dispatch\0");
-    queue.processes().iter().filter(is_dispatch).for_each(Process::slay);
     queue.workers().iter().for_each(Process::slay);
-    queue.dispatch().code(0).silent();
-    assert!(!lives(stage.pid), "the stage outlived its run");
-    assert_eq!(queue.state("walled", "A"), "ready");
-    let _ = held.kill();
-    held.wait().expect("strace is waited for");
+    let was_held = stage.lives();
+    let said = queue.run(["dispatch"]);
+    let outlived = stage.lives();
+    holder.kill().expect("it is there");
+    holder.wait().expect("it is waited for");
+    said.code(0).silent();
+    assert!(was_held && !outlived, "the stage outlived its run, and would become an exporter beside the next one");
+    queue.await_state("walled", "A", "ready");
     queue.assert_quiet();
 }
 

@@ -126,6 +126,19 @@ fn of_many_ticks_at_once_one_tells_a_standing_fault() {
 }
 
 #[test]
+fn a_tick_that_meets_another_which_tells_leaves_it_to_the_next() {
+    let queue = Queue::with("[format.gone]\ncommand = [\"no-such-converter\", \"{output}\"]\n");
+    queue.request("gone", "A");
+    queue.run(["init", "--quiet"]).code(0);
+    let notes = fs::File::create(queue.path("state/logs/findings.json")).expect("the notes");
+    notes.try_lock().expect("nobody else has them");
+    queue.dispatch().code(69).silent();
+    drop(notes);
+    assert_eq!(queue.dispatch().code(69).err.lines().count(), 1);
+    queue.dispatch().code(69).silent();
+}
+
+#[test]
 fn without_a_configuration_nothing_is_made_in_the_current_directory() {
     let dir = tempfile::tempdir().expect("a directory");
     // A configuration here must not be taken by accident.

@@ -189,9 +189,12 @@ fn a_stopped_dispatcher_puts_its_jobs_back_before_it_ends() {
 /// A signal to the whole group, as a terminal or a unit sends it, reaches workers and dispatcher together.
 #[test]
 fn a_dispatcher_that_is_told_to_stop_does_not_start_what_its_workers_have_just_put_back() {
-    let queue = started_with(ALONE);
+    let mut queue = started_with(ALONE);
+    // Time enough for a worker that should not have been started to begin its export.
+    queue.set("EXPORT_QUEUE_FAULT", "dispatch.after_spawn=delay:2000");
     let tick = queue.spawn(["dispatch", "--for", "600s", "--wait"]);
     await_pids(&queue, 1);
+    eventually("its tick is over", || queue.path("state/tick").exists().then_some(()));
     tick.signal("STOP");
     queue.workers().iter().for_each(|worker| worker.kill("TERM"));
     queue.await_state("alone", "A", "queued");
