@@ -14,8 +14,9 @@ pub const DEFAULT_PRIORITY: i64 = 10;
 /// later ones that go before it, so nothing starves.
 const PRIORITY_STEP: i64 = 120_000;
 
-/// How far a client's next job is put behind its last one, in milliseconds: clients take turns, whoever floods waits.
-const FAIR_STEP: i64 = 10_000;
+/// How far a client's next job is put behind its last one, in milliseconds: clients take turns, whoever floods waits. About
+/// what an export takes in one slot: with less, what is left of a flood after an hour counts as asked for long ago.
+const FAIR_STEP: i64 = 60_000;
 
 /// A stored time further ahead than this came from a clock that was wrong; it counts as reached.
 pub const HORIZON: Duration = Duration::from_secs(400 * 24 * 3600);

@@ -21,6 +21,7 @@ mod cron;
 mod database;
 mod environment;
 mod examples;
+mod fair;
 mod lasting;
 mod locks;
 mod model;

@@ -303,13 +303,13 @@ impl Model {
         self.is_ripe(job) && !self.rows.iter().filter(is_base).any(|row| is_live(&row.job))
     }
 
-    /// Submission and two minutes a step of priority; ten seconds behind the client's last live job of that priority.
+    /// Submission and two minutes a step of priority; a minute behind the client's last live job of that priority.
     fn rank(&self, ask: &Ask) -> i64 {
         let own = self.now.timestamp_millis() + ask.priority * 120_000;
         let is_the_clients = |job: &&Job| {
             ask.client.is_some() && job.client == ask.client && job.priority == ask.priority && is_live(job)
         };
-        let last = self.jobs().filter(is_the_clients).map(|job| job.rank + 10_000).max();
+        let last = self.jobs().filter(is_the_clients).map(|job| job.rank + 60_000).max();
         last.map_or(own, |last| own.max(last))
     }
 
