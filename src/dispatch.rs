@@ -297,13 +297,15 @@ impl Dispatcher<'_> {
 
     /// For each free slot with a due job: a worker.
     fn start(&mut self) -> Result<()> {
-        let formats = exporter::available(&self.home.config);
+        let mut formats = None;
         let queues: Vec<_> = self.home.config.queue.iter().map(|(name, queue)| (name.clone(), queue.clone())).collect();
         for (name, queue) in queues {
-            if self.store.pause_of(&name)?.is_some() || gates::closed(&queue, &self.home.layout.cache).is_some() {
+            let config = &self.home.config;
+            if !self.is_asked(&name, queue.slots)? || gates::closed(&queue, &self.home.layout.cache).is_some() {
                 continue;
             }
-            let mut due = self.store.due(&name, &formats, clock::now(), queue.slots)?;
+            let formats = formats.get_or_insert_with(|| exporter::available(config));
+            let mut due = self.store.due(&name, formats, clock::now(), queue.slots)?;
             for number in 0..queue.slots {
                 if due == 0 {
                     break;
@@ -316,6 +318,15 @@ impl Dispatcher<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a queue has anything due, whatever can be made here: what costs little is looked at first, since mostly there
+    /// is nothing.
+    fn is_asked(&self, queue: &str, slots: u32) -> Result<bool> {
+        let config = &self.home.config;
+        let formats: Vec<_> =
+            config.format.keys().map(|name| (name.clone(), config.format_limits(name).timeout.0)).collect();
+        Ok(slots > 0 && self.store.due(queue, &formats, clock::now(), 1)? > 0)
     }
 
     fn start_in(&mut self, name: &SlotName) -> Result<bool> {
