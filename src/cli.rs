@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 
 use crate::config::Span;
-use crate::job::State;
+use crate::job::{Outcome, State};
 use crate::key::Selection;
 use crate::request::Wishes;
+use crate::stats::Dimension;
 
 /// Makes EPUB, PDF and any other exports for web front ends without taking the site down
 #[derive(Debug, Parser)]
@@ -57,7 +59,8 @@ pub enum Color {
     Never,
 }
 
-/// An export, as a caller names it.
+// An export, as a caller names it.
+#[expect(missing_docs, reason = "clap would print it instead of what the command does")]
 #[derive(Debug, Clone, Args)]
 #[group(id = "named", required = true, multiple = false, args = ["title", "title_file", "id", "filename"])]
 pub struct Select {
@@ -77,7 +80,8 @@ pub struct Select {
     pub variant: Variant,
 }
 
-/// Which variant of a book.
+// Which variant of a book.
+#[expect(missing_docs, reason = "clap would print it instead of what the command does")]
 #[derive(Debug, Clone, Args)]
 pub struct Variant {
     /// Language
@@ -94,7 +98,8 @@ pub struct Variant {
     pub options: Vec<(String, String)>,
 }
 
-/// How an export is asked for.
+// How an export is asked for.
+#[expect(missing_docs, reason = "clap would print it instead of what the command does")]
 #[derive(Debug, Clone, Args)]
 pub struct Terms {
     /// Make a new file although one is ready
@@ -167,6 +172,14 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 
 fn duration(text: &str) -> Result<Duration, String> {
     text.parse::<Span>().map(|span| span.0).map_err(|error| error.clone())
+}
+
+fn outcome(text: &str) -> Result<Outcome, String> {
+    text.parse()
+}
+
+fn dimension(text: &str) -> Result<Dimension, String> {
+    text.parse()
 }
 
 fn state(text: &str) -> Result<State, String> {
@@ -374,12 +387,63 @@ pub enum Command {
     History {
         /// Title of the book; all books without it
         title: Option<String>,
-        /// Which variant.
+        /// Which variant; without a title all runs of that language and format.
         #[command(flatten)]
         variant: Variant,
+        /// Name of the file
+        #[arg(long, value_name = "NAME", conflicts_with_all = ["title", "Variant"])]
+        filename: Option<String>,
+        /// Only those that ended so: ready, failed_timeout, failed_unknown, retried, interrupted, stopped
+        #[arg(long, value_parser = outcome)]
+        outcome: Option<Outcome>,
+        /// Only where this client asked first
+        #[arg(long, value_name = "ID")]
+        client: Option<String>,
+        /// Only those that ended within that time
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        since: Option<Duration>,
         /// At most that many
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: u32,
+    },
+    /// Show figures of past runs
+    Stats {
+        /// Of the runs that ended within that time
+        #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "7d")]
+        since: Duration,
+        /// Group them by format, lang, day, client, or several of these
+        #[arg(
+            long, value_name = "NAMES", value_parser = dimension, value_delimiter = ',',
+            default_value = "format"
+        )]
+        by: Vec<Dimension>,
+        /// Print comma-separated values
+        #[arg(long, conflicts_with = "json")]
+        csv: bool,
+    },
+    /// Say what an operator should look at; nothing and 0 when all is well, else 1
+    Health,
+    /// Print the state of the queue for Prometheus
+    Metrics {
+        /// Into this file, replaced in one step
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Show the queues again and again: a table on a terminal, else what changed
+    Watch {
+        /// Look so often
+        #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "2s")]
+        interval: Duration,
+    },
+    /// Print completions for a shell
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+    /// Print the manual page of the program, or of one of its commands
+    Man {
+        /// Which command
+        command: Option<String>,
     },
 }
 

@@ -14,10 +14,15 @@ pub fn closed(queue: &Queue, cache: &Path) -> Option<Waiting> {
     if queue.max_load > 0.0 && load().is_some_and(|load| load > queue.max_load) {
         return Some(Waiting::HighLoad);
     }
-    if queue.min_free_disk.0 > 0 && free_disk(cache).is_some_and(|free| free < queue.min_free_disk.0) {
+    if is_disk_low(queue, cache) {
         return Some(Waiting::LowDisk);
     }
     None
+}
+
+/// Whether the disk of a directory has less room than a queue wants.
+pub fn is_disk_low(queue: &Queue, dir: &Path) -> bool {
+    queue.min_free_disk.0 > 0 && free_disk(dir).is_some_and(|free| free < queue.min_free_disk.0)
 }
 
 /// `MemAvailable` of `/proc/meminfo`, in bytes.
@@ -33,6 +38,6 @@ fn load() -> Option<f64> {
 }
 
 /// What an ordinary user may still write to the disk of a directory, in bytes.
-fn free_disk(dir: &Path) -> Option<u64> {
+pub fn free_disk(dir: &Path) -> Option<u64> {
     rustix::fs::statvfs(dir).ok().map(|fs| fs.f_bavail.saturating_mul(fs.f_frsize))
 }

@@ -12,9 +12,9 @@
 //! | level | rooms |
 //! |---|---|
 //! | words | [`job`] [`key`] [`exit`] [`clock`] [`config`] [`template`] [`layout`] [`identity`] [`fault`] |
-//! | rules | [`rules`] (what a request does, order, back-off, what becomes of a lost run), [`forecast`], [`retention`] (facts + now → plan) |
+//! | rules | [`rules`] (what a request does, order, back-off, what becomes of a lost run), [`forecast`], [`retention`] (facts + now → plan), [`stats`] |
 //! | hands | [`lock`] [`store`] [`cache`] [`process`] [`exporter`] [`gates`] [`stop`] |
-//! | flows | [`bind`] (opening and setting up) [`request`] [`recover`] [`work`] [`dispatch`] [`sweep`] [`check`] |
+//! | flows | [`bind`] (opening and setting up) [`request`] [`recover`] [`work`] [`dispatch`] [`sweep`] [`check`] [`health`] [`metrics`] |
 //! | faces | [`cli`] [`commands`] [`output`] |
 //!
 //! # Invariants
@@ -55,17 +55,20 @@ pub mod exporter;
 pub mod fault;
 pub mod forecast;
 pub mod gates;
+pub mod health;
 pub mod identity;
 pub mod job;
 pub mod key;
 pub mod layout;
 pub mod lock;
+pub mod metrics;
 pub mod output;
 pub mod process;
 pub mod recover;
 pub mod request;
 pub mod retention;
 pub mod rules;
+pub mod stats;
 pub mod stop;
 pub mod store;
 pub mod sweep;

@@ -2,6 +2,7 @@
 //! that went away is no error.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use chrono::{DateTime, SecondsFormat, Utc};
@@ -11,9 +12,20 @@ use serde_json::{Value, json};
 
 use crate::exit::Exit;
 use crate::exporter::plain;
-use crate::job::{Job, Phase, Run};
+use crate::job::{Job, Outcome, Phase, Run};
 use crate::request::{Answer, Refused};
+use crate::stats::{Dimension, Figures};
 use crate::store::Tally;
+
+/// The head of the table of queues.
+pub const QUEUES: &[&str] = &["queue", "queued", "due", "started", "failed", "slots", "state", "oldest"];
+
+/// The head of the table of jobs.
+pub const JOBS: &[&str] = &["id", "state", "title", "lang", "format", "queue", "since", "note"];
+
+/// The head of the table of statistics, after the names of what the runs are grouped by.
+pub const FIGURES: &[&str] =
+    &["runs", "ready", "failed", "again", "took p50", "p95", "max", "waited p50", "p95", "size", "cpu", "memory"];
 
 /// Prints a line of data; false when nobody reads any more, which is no error.
 ///
@@ -311,6 +323,76 @@ pub fn run_row(run: &Run) -> Vec<String> {
     ]
 }
 
+/// The figures of a group of runs as named values, in the order of the columns.
+fn figures_object(by: &[Dimension], figures: &Figures) -> serde_json::Map<String, Value> {
+    let mut object = serde_json::Map::new();
+    for (dimension, name) in by.iter().zip(&figures.group) {
+        object.insert(dimension.text().to_owned(), json!(name));
+    }
+    object.insert("runs".to_owned(), json!(figures.runs));
+    for outcome in Outcome::ALL {
+        object.insert(outcome.text().to_owned(), json!(figures.count(*outcome)));
+    }
+    for (name, spread) in [("took", figures.took), ("waited", figures.waited)] {
+        let times = [("p50", spread.map(|s| s.p50)), ("p95", spread.map(|s| s.p95)), ("max", spread.map(|s| s.max))];
+        for (quantile, time) in times {
+            object.insert(format!("{name}_seconds_{quantile}"), json!(time.map(|time| time.as_secs_f64())));
+        }
+    }
+    object.insert("bytes".to_owned(), json!(figures.bytes));
+    object.insert("cpu_seconds".to_owned(), json!(figures.cpu.as_secs_f64()));
+    object.insert("peak_memory".to_owned(), json!(figures.peak_memory));
+    object
+}
+
+/// The figures of a group of runs as one line of JSON.
+pub fn figures_json(by: &[Dimension], figures: &Figures) -> String {
+    let mut object = serde_json::Map::from_iter([("schema".to_owned(), json!(1))]);
+    object.append(&mut figures_object(by, figures));
+    Value::Object(object).to_string()
+}
+
+/// Statistics as comma-separated values with a head.
+///
+/// # Errors
+/// None that memory does not give.
+pub fn figures_csv(by: &[Dimension], figures: &[Figures]) -> Result<String> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let nothing = Figures { group: by.iter().map(|_| String::new()).collect(), ..Figures::default() };
+    writer.write_record(figures_object(by, &nothing).keys())?;
+    for figures in figures {
+        writer.write_record(figures_object(by, figures).values().map(|value| match value {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            value => value.to_string(),
+        }))?;
+    }
+    Ok(String::from_utf8(writer.into_inner()?)?)
+}
+
+/// The figures of a group of runs as a row of the table of `stats`.
+pub fn figures_row(figures: &Figures) -> Vec<String> {
+    let count = |outcomes: &[Outcome]| outcomes.iter().map(|outcome| figures.count(*outcome)).sum::<u64>().to_string();
+    let seconds = |time: Option<Duration>| time.map(|time| format!("{:.1} s", time.as_secs_f64())).unwrap_or_default();
+    let (took, waited) = (figures.took, figures.waited);
+    let mut row: Vec<String> = figures.group.iter().map(|name| plain(name)).collect();
+    row.extend([
+        figures.runs.to_string(),
+        count(&[Outcome::Ready]),
+        count(&[Outcome::FailedTimeout, Outcome::FailedUnknown]),
+        count(&[Outcome::Retried, Outcome::Interrupted, Outcome::Stopped]),
+        seconds(took.map(|took| took.p50)),
+        seconds(took.map(|took| took.p95)),
+        seconds(took.map(|took| took.max)),
+        seconds(waited.map(|waited| waited.p50)),
+        seconds(waited.map(|waited| waited.p95)),
+        size(figures.bytes),
+        seconds(Some(figures.cpu)),
+        size(figures.peak_memory),
+    ]);
+    row
+}
+
 /// What a queue holds, for people and programs.
 #[derive(Debug, Clone)]
 pub struct QueueRow {
@@ -338,6 +420,19 @@ impl QueueRow {
             "paused_at": self.paused.map(rfc3339), "oldest_seconds": self.oldest_seconds(),
         })
         .to_string()
+    }
+
+    /// Whether it says the same, whatever the time.
+    pub fn is_like(&self, other: &Self) -> bool {
+        (&self.tally, self.slots, self.paused) == (&other.tally, other.slots, other.paused)
+    }
+
+    /// As a line for people that tells of a change.
+    pub fn line(&self) -> String {
+        let Tally { queue, queued, due, started, failed, .. } = &self.tally;
+        let paused = if self.paused.is_some() { ", paused" } else { "" };
+        let slots = self.slots;
+        format!("{queue}: {queued} queued, {due} due, {started} of {slots} started, {failed} failed{paused}")
     }
 
     /// As a row of the table of `queues`.

@@ -27,6 +27,12 @@ const COMMANDS: &[&str] = &[
     "purge",
     "pause",
     "resume",
+    "stats",
+    "health",
+    "metrics",
+    "watch",
+    "completions",
+    "man",
 ];
 
 /// The keys of the configuration, by section.

@@ -26,6 +26,7 @@ mod lasting;
 mod locks;
 mod model;
 mod names;
+mod observe;
 mod offenders;
 mod people;
 mod rooms;

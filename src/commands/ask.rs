@@ -15,25 +15,52 @@ use crate::clock;
 use crate::exit::{Exit, Refusal};
 use crate::exporter;
 use crate::job::{Job, Phase, Waiting};
-use crate::key::{Key, Selection};
+use crate::key::Key;
 use crate::output;
 use crate::request::{self, Answer, Wishes, Would};
 use crate::retention::Standing;
-use crate::store::{Cancelled, Store};
+use crate::store::{Cancelled, Past, Store};
 
 /// The longest title file that is read, in bytes; a longer one holds no title.
 const TITLE_FILE_BYTES: u64 = 64 * 1024;
 
 /// The export that a caller names.
-fn key_of(home: &Home, select: &Select) -> Result<Key> {
+struct Chosen {
+    key: Key,
+    filename: String,
+}
+
+impl Chosen {
+    fn status(&self, home: &Home) -> Result<Answer> {
+        request::status_of(home, &self.key, &self.filename)
+    }
+}
+
+fn choose(home: &Home, select: &Select) -> Result<Chosen> {
     if let Some(id) = select.id {
         let store = home.open_to_read()?;
         let job = store.map(|store| store.find_by_id(id)).transpose()?.flatten();
-        return job.map(|job| job.key).ok_or_else(|| Refusal::with(Exit::Absent, format!("there is no job {id}")));
+        let chosen = job.map(|job| Chosen { key: job.key, filename: job.filename });
+        return chosen.ok_or_else(|| Refusal::with(Exit::Absent, format!("there is no job {id}")));
     }
     if let Some(filename) = &select.filename {
-        return key_of_filename(home, filename);
+        return Ok(Chosen { key: key_of_filename(home, filename)?, filename: filename.clone() });
     }
+    let key = key_of_title(home, select)?;
+    Ok(Chosen { filename: request::filename_of(home, &key), key })
+}
+
+/// The export that a caller wants to have made.
+fn key_to_make(home: &Home, select: &Select) -> Result<Key> {
+    let Chosen { key, .. } = choose(home, select)?;
+    if home.config.format.contains_key(&key.format) {
+        Ok(key)
+    } else {
+        Err(Refusal::usage(format!("format {} is not configured any more", key.format)))
+    }
+}
+
+fn key_of_title(home: &Home, select: &Select) -> Result<Key> {
     let title = match (&select.title, &select.title_file) {
         (Some(title), _) => title.clone(),
         (None, Some(path)) => read_title(path)?,
@@ -91,14 +118,14 @@ fn await_final(start: &Start, home: &Home, answer: Answer, wait: Option<Duration
 
 pub(super) fn request(start: &Start, select: &Select, terms: Terms, wait: Option<Duration>) -> Result<Exit> {
     let home = start.home()?;
-    let key = key_of(&home, select)?;
+    let key = key_to_make(&home, select)?;
     let answer = request::request(&home, &key, &terms.wishes())?;
     print(start, &await_final(start, &home, answer, wait)?)
 }
 
 pub(super) fn rehearse(start: &Start, select: &Select, terms: Terms) -> Result<Exit> {
     let home = start.home()?;
-    let key = key_of(&home, select)?;
+    let key = key_to_make(&home, select)?;
     let (would, answer) = request::rehearse(&home, &key, &terms.wishes())?;
     let (word, text) = match would {
         Would::Answer => ("answer", "nothing would be stored"),
@@ -116,15 +143,13 @@ pub(super) fn rehearse(start: &Start, select: &Select, terms: Terms) -> Result<E
 
 pub(super) fn status(start: &Start, select: &Select, wait: Option<Duration>) -> Result<Exit> {
     let home = start.home()?;
-    let key = key_of(&home, select)?;
-    let answer = request::status(&home, &key)?;
+    let answer = choose(&home, select)?.status(&home)?;
     print(start, &await_final(start, &home, answer, wait)?)
 }
 
 pub(super) fn fetch(start: &Start, select: &Select, output: &Path) -> Result<Exit> {
     let home = start.home()?;
-    let key = key_of(&home, select)?;
-    let answer = request::status(&home, &key)?;
+    let answer = choose(&home, select)?.status(&home)?;
     let Some((facts, _)) = &answer.file else {
         if output == Path::new("-") && !start.global.json {
             // Where a book is expected, nothing else is written.
@@ -175,8 +200,7 @@ fn copy_whole(file: &mut File, output: &Path) -> io::Result<()> {
 
 pub(super) fn explain(start: &Start, select: &Select) -> Result<Exit> {
     let home = start.home()?;
-    let key = key_of(&home, select)?;
-    let answer = request::status(&home, &key)?;
+    let answer = choose(&home, select)?.status(&home)?;
     let lines = explanation(&home, &answer)?;
     if start.global.json {
         let status: serde_json::Value = serde_json::from_str(&output::status_json(&answer))?;
@@ -299,18 +323,18 @@ fn waiting_line(home: &Home, answer: &Answer, job: &Job) -> String {
 pub(super) fn log(start: &Start, select: &Select) -> Result<Exit> {
     let home = start.home()?;
     home.refuse_others()?;
-    let key = key_of(&home, select)?;
+    let chosen = choose(&home, select)?;
     let Some(store) = home.open_to_read()? else {
-        return print(start, &request::status(&home, &key)?);
+        return print(start, &chosen.status(&home)?);
     };
-    let filename = request::filename_of(&home, &key);
-    let run = store.find(&filename)?.and_then(|job| job.last_run);
+    let filename = &chosen.filename;
+    let run = store.find(filename)?.and_then(|job| job.last_run);
     let kept = run.map(|token| fs::read(home.layout.log(&token))).and_then(Result::ok);
     let text = match kept {
         Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        None => match store.history(Some(&filename), 1)?.pop() {
+        None => match store.history(Some(filename), 1)?.pop() {
             Some(run) => run.detail.unwrap_or_default(),
-            None => return print(start, &request::status(&home, &key)?),
+            None => return print(start, &chosen.status(&home)?),
         },
     };
     for line in text.lines() {
@@ -329,7 +353,7 @@ fn open_to_change(home: &Home) -> Result<impl Store + use<>> {
 
 pub(super) fn retry(start: &Start, select: &Select) -> Result<Exit> {
     let home = start.home()?;
-    let key = key_of(&home, select)?;
+    let key = key_to_make(&home, select)?;
     let answer = request::status(&home, &key)?;
     if answer.exit() != Exit::Failed {
         return print(start, &answer);
@@ -351,18 +375,17 @@ fn wishes_of(home: &Home, job: Option<Job>) -> Wishes {
 
 pub(super) fn dismiss(start: &Start, select: &Select) -> Result<Exit> {
     let home = start.home()?;
-    let key = key_of(&home, select)?;
-    let dismissed = open_to_change(&home)?.dismiss(&request::filename_of(&home, &key))?;
-    let answer = request::status(&home, &key)?;
+    let chosen = choose(&home, select)?;
+    let dismissed = open_to_change(&home)?.dismiss(&chosen.filename)?;
+    let answer = chosen.status(&home)?;
     print(start, &answer)?;
     Ok(if dismissed { Exit::Done } else { answer.exit() })
 }
 
 pub(super) fn cancel(start: &Start, select: &Select, client: Option<&str>, force: bool) -> Result<Exit> {
     let home = start.home()?;
-    let key = key_of(&home, select)?;
-    let filename = request::filename_of(&home, &key);
-    let cancelled = open_to_change(&home)?.cancel(&filename, client, force, clock::now())?;
+    let chosen = choose(&home, select)?;
+    let cancelled = open_to_change(&home)?.cancel(&chosen.filename, client, force, clock::now())?;
     let exit = match cancelled {
         Cancelled::Removed | Cancelled::Marked => Exit::Done,
         Cancelled::StillWanted(others) if client.is_some() => {
@@ -372,24 +395,30 @@ pub(super) fn cancel(start: &Start, select: &Select, client: Option<&str>, force
         Cancelled::StillWanted(others) => {
             return Err(Refusal::not_permitted(format!("{others} others still want it: --force ends it all the same")));
         }
-        Cancelled::NotLive => request::status(&home, &key)?.exit(),
+        Cancelled::NotLive => chosen.status(&home)?.exit(),
     };
-    print(start, &request::status(&home, &key)?)?;
+    print(start, &chosen.status(&home)?)?;
     Ok(exit)
 }
 
-pub(super) fn history(start: &Start, title: Option<String>, variant: &Variant, limit: u32) -> Result<Exit> {
+pub(super) fn history(
+    start: &Start,
+    title: Option<String>,
+    variant: &Variant,
+    mut past: Past,
+    since: Option<Duration>,
+) -> Result<Exit> {
     let home = start.home()?;
-    let filename = title
-        .map(|title| {
-            let selection: Selection = variant.of(title);
-            request::key_of(&home.config, &selection).map(|key| request::filename_of(&home, &key))
-        })
-        .transpose()?;
-    let runs = match home.open_to_read()? {
-        Some(store) => store.history(filename.as_deref(), limit)?,
-        None => Vec::new(),
-    };
+    if let Some(title) = title {
+        let key = request::key_of(&home.config, &variant.of(title))?;
+        past.filename = Some(request::filename_of(&home, &key));
+    } else if variant.font.is_some() || !variant.options.is_empty() {
+        return Err(Refusal::usage("--font and --opt say which variant of a title: a title is needed"));
+    } else {
+        (past.lang, past.format) = (variant.lang.clone(), variant.format.clone());
+    }
+    past.since = since.map(|since| clock::now() - since);
+    let runs = home.open_to_read()?.map(|store| store.runs(&past)).transpose()?.unwrap_or_default();
     if start.global.json {
         output::say_all(runs.iter().map(output::run_json))?;
     } else if !runs.is_empty() {

@@ -1,6 +1,8 @@
 //! The faces of the flows: parse, call a flow, print. Nothing is decided here.
 
 mod ask;
+mod manual;
+mod observe;
 mod operate;
 mod setup;
 mod steer;
@@ -22,6 +24,7 @@ use crate::layout::SlotName;
 use crate::output;
 use crate::process;
 use crate::stop;
+use crate::store::{Filter, Past};
 use crate::work;
 
 /// What every command starts from.
@@ -141,12 +144,19 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Retry { select, .. } => ask::retry(&start, &select),
         Command::Dismiss { select } => ask::dismiss(&start, &select),
         Command::Cancel { select, client, force } => ask::cancel(&start, &select, client.as_deref(), force),
-        Command::History { title, variant, limit } => ask::history(&start, title, &variant, limit),
+        Command::History { title, variant, filename, outcome, client, since, limit } => {
+            let past = Past { filename, outcome, client, limit: Some(limit), ..Past::default() };
+            ask::history(&start, title, &variant, past, since)
+        }
+        Command::Stats { since, by, csv } => observe::stats(&start, since, &by, csv),
+        Command::Health => observe::health(&start),
+        Command::Metrics { output } => observe::metrics(&start, output.as_deref()),
+        Command::Watch { interval } => observe::watch(&start, interval),
+        Command::Completions { shell } => manual::completions(shell),
+        Command::Man { command } => manual::man(command.as_deref()),
         Command::Dispatch { for_time, wait, dry_run } => operate::dispatch(&start, for_time, wait, dry_run),
         Command::Sweep { dry_run, older_than, all, force } => operate::sweep(&start, dry_run, older_than, all, force),
-        Command::List { state, queue, format, limit } => {
-            operate::list(&start, &crate::store::Filter { state, queue, format, limit })
-        }
+        Command::List { state, queue, format, limit } => operate::list(&start, &Filter { state, queue, format, limit }),
         Command::Pause { queue, message, wait } => steer::pause(&start, queue.as_deref(), message.as_deref(), wait),
         Command::Resume { queue } => steer::resume(&start, queue.as_deref()),
         Command::Queues => operate::queues(&start),

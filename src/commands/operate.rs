@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::Start;
+use crate::bind::Home;
 use crate::clock;
 use crate::dispatch::{self, Orders};
 use crate::exit::{Exit, Refusal};
@@ -93,18 +94,27 @@ pub(super) fn list(start: &Start, filter: &Filter) -> Result<Exit> {
         output::say_all(jobs.iter().map(output::job_json))?;
     } else if !jobs.is_empty() {
         let now = clock::now();
-        let header = ["id", "state", "title", "lang", "format", "queue", "since", "note"];
-        output::say(&output::table(&header, jobs.iter().map(|job| output::job_row(job, now)).collect()))?;
+        output::say(&output::table(output::JOBS, jobs.iter().map(|job| output::job_row(job, now)).collect()))?;
     }
     Ok(Exit::Done)
 }
 
 pub(super) fn queues(start: &Start) -> Result<Exit> {
-    let home = start.home()?;
+    let rows = queue_rows(&start.home()?)?;
+    if start.global.json {
+        output::say_all(rows.iter().map(QueueRow::json))?;
+    } else {
+        output::say(&output::table(output::QUEUES, rows.iter().map(QueueRow::row).collect()))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Every queue that is configured or holds jobs.
+pub(super) fn queue_rows(home: &Home) -> Result<Vec<QueueRow>> {
     let now = clock::now();
     let store = home.open_to_read()?;
     let tallied = store.as_ref().map(|store| store.tally(now)).transpose()?.unwrap_or_default();
-    let empty = |queue: &String| Tally { queue: queue.clone(), queued: 0, due: 0, started: 0, failed: 0, oldest: None };
+    let empty = |queue: &String| Tally { queue: queue.clone(), ..Tally::default() };
     let idle = home.config.queue.keys().filter(|queue| !tallied.iter().any(|tally| tally.queue == **queue)).map(empty);
     let mut tallies: Vec<Tally> = tallied.iter().cloned().chain(idle).collect();
     tallies.sort_by(|a, b| a.queue.cmp(&b.queue));
@@ -114,11 +124,5 @@ pub(super) fn queues(start: &Start) -> Result<Exit> {
         let slots = home.config.queue.get(&tally.queue).map_or(0, |queue| queue.slots);
         rows.push(QueueRow { tally, slots, paused: pause.map(|pause| pause.since), now });
     }
-    if start.global.json {
-        output::say_all(rows.iter().map(QueueRow::json))?;
-    } else {
-        let header = ["queue", "queued", "due", "started", "failed", "slots", "state", "oldest"];
-        output::say(&output::table(&header, rows.iter().map(QueueRow::row).collect()))?;
-    }
-    Ok(Exit::Done)
+    Ok(rows)
 }

@@ -126,7 +126,7 @@ pub fn request(home: &Home, key: &Key, wishes: &Wishes) -> Result<Answer> {
         Requested::QueueFull => return Ok(refused(home, ask, Refused::QueueFull, now)),
         Requested::ClientLimit => return Ok(refused(home, ask, Refused::ClientLimit, now)),
     }
-    look(home, key, Some(&store))
+    look(home, key, &ask.filename, Some(&store))
 }
 
 /// The answer that needs no change of the database: denied, or a ready file.
@@ -225,14 +225,22 @@ pub fn poke(home: &Home) -> Result<()> {
 /// # Errors
 /// There is no ready file and the database cannot be used.
 pub fn status(home: &Home, key: &Key) -> Result<Answer> {
-    look(home, key, None)
+    status_of(home, key, &filename_of(home, key))
 }
 
-fn look(home: &Home, key: &Key, opened: Option<&dyn Store>) -> Result<Answer> {
+/// Says what is true of an export whose file name is known: that of a format that is not configured any more follows from
+/// no configuration.
+///
+/// # Errors
+/// As [`status`].
+pub fn status_of(home: &Home, key: &Key, filename: &str) -> Result<Answer> {
+    look(home, key, filename, None)
+}
+
+fn look(home: &Home, key: &Key, filename: &str, opened: Option<&dyn Store>) -> Result<Answer> {
     let now = clock::now();
-    let filename = filename_of(home, key);
-    let mut answer = blank(home, key, filename.clone(), now);
-    answer.file = home.ready(&filename, now)?;
+    let mut answer = blank(home, key, filename.to_owned(), now);
+    answer.file = home.ready(filename, now)?;
     let is_ready = answer.file.is_some();
     let found = match opened {
         Some(store) => describe_job(home, store, &mut answer),
@@ -251,7 +259,7 @@ fn look(home: &Home, key: &Key, opened: Option<&dyn Store>) -> Result<Answer> {
     }
     if !is_ready {
         // Between the two looks the job may have been fulfilled and its row deleted.
-        answer.file = home.ready(&filename, clock::now())?.filter(|_| answer.job.is_none());
+        answer.file = home.ready(filename, clock::now())?.filter(|_| answer.job.is_none());
     }
     Ok(answer)
 }
@@ -393,7 +401,7 @@ pub fn await_final(home: &Home, first: Answer, patience: Duration) -> Result<Ans
     while is_live(&answer) && clock::monotonic() < until {
         thread::sleep(pause.min(until.saturating_sub(clock::monotonic())));
         pause = (pause * 3 / 2).min(Duration::from_millis(500));
-        answer = status(home, &answer.key)?;
+        answer = status_of(home, &answer.key, &answer.filename)?;
     }
     Ok(answer)
 }

@@ -208,7 +208,7 @@ pub struct Past {
 }
 
 /// What a queue holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
     /// The queue.
     pub queue: String,
