@@ -1,11 +1,11 @@
 //! When a job starts and when it is ready: a range, or nothing rather than a guess.
 //!
 //! The queue ahead is replayed some times, each job that goes before taking as long as some past run of its format took;
-//! nine in ten of these replays start within the range that is told. What comes later and goes before all the same (a
+//! the range told is that of the replays, and about nine in ten jobs start within it. What comes later and goes before all the same (a
 //! lower priority, a retry) is not foreseen.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -88,25 +88,32 @@ impl Outlook {
         if self.slots == 0 || self.ahead.len() >= AHEAD_COUNTED {
             return None;
         }
-        let ahead = self.ahead.iter().map(|format| self.known(format)).collect::<Option<Vec<_>>>()?;
-        let starts: Vec<Duration> = (0..REPLAYS).map(|seed| self.replay(&ahead, seed)).collect();
+        let formats: BTreeSet<&String> = self.ahead.iter().collect();
+        let known = formats.iter().map(|format| self.known(format)).collect::<Option<Vec<_>>>()?;
+        let formats: Vec<&String> = formats.into_iter().collect();
+        // Every format ahead is among them: they were collected from there.
+        let ahead: Vec<usize> = self.ahead.iter().filter_map(|format| formats.binary_search(&format).ok()).collect();
+        let starts: Vec<Duration> = (0..REPLAYS).map(|seed| self.replay(&known, &ahead, seed)).collect();
         quantile(&starts, 0).zip(quantile(&starts, 10))
     }
 
-    /// When a slot is free for the job, if all that goes before takes as long as chance has it.
-    fn replay(&self, ahead: &[&[Duration]], seed: u64) -> Duration {
+    /// When a slot is free for the job, if all that goes before takes as long as chance has it; `ahead` are places in
+    /// `known`. The history itself is drawn anew each time: it is a sample too, and a long queue repeats its error.
+    fn replay(&self, known: &[&[Duration]], ahead: &[usize], seed: u64) -> Duration {
         let mut chance = fastrand::Rng::with_seed(seed);
         let mut free_at: BinaryHeap<Reverse<Duration>> =
             self.running.iter().map(|run| Reverse(run.left(self.known(&run.format), &mut chance))).collect();
-        free_at
-            .extend(std::iter::repeat_n(Reverse(Duration::ZERO), (self.slots as usize).saturating_sub(free_at.len())));
+        let free = (self.slots as usize).saturating_sub(free_at.len());
+        free_at.extend(std::iter::repeat_n(Reverse(Duration::ZERO), free));
         // Where slots were taken out of the configuration, as many runs end without another one in their place.
         for _ in self.slots as usize..free_at.len() {
             free_at.pop();
         }
-        for took in ahead {
+        let drawn: Vec<Vec<Duration>> =
+            known.iter().map(|took| took.iter().filter_map(|_| chance.choice(*took).copied()).collect()).collect();
+        for format in ahead {
             let Reverse(begins) = free_at.pop().unwrap_or_default();
-            free_at.push(Reverse(begins + chance.choice(took.iter()).copied().unwrap_or_default()));
+            free_at.push(Reverse(begins + chance.choice(&drawn[*format]).copied().unwrap_or_default()));
         }
         free_at.pop().unwrap_or_default().0
     }

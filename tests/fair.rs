@@ -14,6 +14,9 @@ use tempfile::TempDir;
 
 use crate::harness::{Queue, eventually};
 
+#[path = "../benches/steering/day.rs"]
+mod day;
+
 /// What a step of priority is worth, in seconds (`rules::rank`).
 const STEP: i64 = 120;
 
@@ -134,6 +137,13 @@ fn a_late_priority_starts_within_its_bound_among_an_endless_stream_of_urgent_one
         queue.run(at(minute * 60)) == "patient"
     });
     assert_eq!(started, Some(bound), "after {} hours", 89 * STEP / 3600);
+}
+
+#[test]
+fn jobs_start_when_they_were_told() {
+    let day = day::play(8, 7);
+    assert!(day.waited > 200 && day.told * 10 >= day.waited * 9, "{} of {} were told", day.told, day.waited);
+    assert!(day.within * 20 >= day.told * 17, "{} of {} started within their range", day.within, day.told);
 }
 
 #[test]

@@ -8,13 +8,20 @@
 mod harness;
 
 mod backlog;
+mod day;
+mod eta;
 mod idle;
 mod latency;
 mod turns;
 
 /// The parts, in the order of the table in the manual.
-const PARTS: &[(&str, fn())] =
-    &[("turns", turns::measure), ("latency", latency::measure), ("idle", idle::measure), ("backlog", backlog::measure)];
+const PARTS: &[(&str, fn())] = &[
+    ("turns", turns::measure),
+    ("latency", latency::measure),
+    ("idle", idle::measure),
+    ("backlog", backlog::measure),
+    ("eta", eta::measure),
+];
 
 fn main() {
     // Cargo passes `--bench`.
