@@ -185,7 +185,7 @@ fn one_that_ignores_term_is_killed() {
     let deaf = "trap '' TERM; (trap '' TERM; setsid sleep 600) & while :; do sleep 600; done";
     add_format(&queue, "deaf", "timeout = \"2s\"\nkill_grace = \"2s\"", deaf);
     let offence = offend(&queue, "deaf", 2000, age_millis);
-    assert!(offence.took >= Duration::from_millis(1500), "its grace was cut short: {:?}", offence.took);
+    assert!(offence.took >= Duration::from_secs(1), "its grace was cut short: {:?}", offence.took);
     assert!(text(&offence.status["detail"]).contains("it ignored TERM"), "{}", offence.status);
     let peak = format!("{} ms", offence.peak);
     let limit = "timeout = \"2s\"`, `kill_grace = \"2s\"";
