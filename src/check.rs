@@ -213,7 +213,7 @@ fn check_formats(home: &Home, report: &mut Report) {
         match confine::obstacle(&home.config.format_limits(name)) {
             None if walls.is_empty() => {}
             None => report.add(Grade::Ok, "confinement", format!("{name}: {} in force", walls.join(" and "))),
-            Some(why) => report.add(Grade::Fail(Exit::Config), "confinement", format!("{name}: {why}")),
+            Some((exit, why)) => report.add(Grade::Fail(exit), "confinement", format!("{name}: {why}")),
         }
         if let Some(file) = &format.env_file {
             report.result("env_file", exporter::read_env_file(file), |_| file.display().to_string());

@@ -398,19 +398,23 @@ fn under_limits_that_leave_no_room_to_work_a_job_stays_queued() {
 // CASES 86
 #[test]
 fn a_user_who_may_start_no_more_processes_keeps_its_jobs_queued() {
-    let queue = Queue::new();
-    queue.request("ok", "A");
-    // The limit does not bind root, so the queue belongs to somebody whom nobody else is.
-    let owner = 50_000 + std::process::id() % 10_000;
-    fs::set_permissions(queue.path(""), fs::Permissions::from_mode(0o777)).expect("the directory is ours");
-    let all = Command::new("chown").arg("-R").arg(owner.to_string()).arg(queue.path("")).status().expect("chown");
-    assert!(all.success());
-    let output = dispatch_under(&queue, &["--nproc=1"]);
-    assert_eq!(output.status.code(), Some(75), "{output:?}");
-    assert_eq!(queue.state("ok", "A"), "queued");
-    queue.dispatch().code(0);
-    assert_eq!(queue.state("ok", "A"), "ready");
-    queue.assert_quiet();
+    // Behind walls the first that cannot be started is the trial of them.
+    for walls in ["", "no_network = true\nread_only = true"] {
+        let queue = Queue::new();
+        queue.reconfigure("kill_grace = \"1s\"", &format!("kill_grace = \"1s\"\n{walls}"));
+        queue.request("ok", "A");
+        // The limit does not bind root, so the queue belongs to somebody whom nobody else is.
+        let owner = 50_000 + std::process::id() % 10_000;
+        fs::set_permissions(queue.path(""), fs::Permissions::from_mode(0o777)).expect("the directory is ours");
+        let all = Command::new("chown").arg("-R").arg(owner.to_string()).arg(queue.path("")).status().expect("chown");
+        assert!(all.success());
+        let output = dispatch_under(&queue, &["--nproc=1"]);
+        assert_eq!(output.status.code(), Some(75), "{output:?}");
+        assert_eq!(queue.state("ok", "A"), "queued");
+        queue.dispatch().code(0);
+        assert_eq!(queue.state("ok", "A"), "ready");
+        queue.assert_quiet();
+    }
 }
 
 // CASES 86

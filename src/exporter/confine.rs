@@ -22,7 +22,7 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::clock;
 use crate::config::Limits;
-use crate::exit::{Exit, Refusal};
+use crate::exit::{Exit, Refusal, is_shortage};
 use crate::identity::STAGE;
 
 /// Devices that programs write to and that keep nothing.
@@ -48,7 +48,7 @@ const MEND_FILES: &str = "it needs Linux 6.2 or newer with landlock among the LS
 const BELIEVED: Duration = Duration::from_secs(10);
 
 /// A trial: which walls, when (monotonic clock), and what stood in the way.
-type Trial = ((bool, bool), Duration, Option<String>);
+type Trial = ((bool, bool), Duration, Option<(Exit, String)>);
 
 /// What was tried lately.
 static KNOWN: Mutex<Vec<Trial>> = Mutex::new(Vec::new());
@@ -109,9 +109,9 @@ pub(super) fn wrap(program: &Path, limits: &Limits, writable: &Path) -> io::Resu
     Ok((command, Some(Complaint(reader))))
 }
 
-/// Why this machine cannot put up the walls that the limits ask for, with the mend; tried out by a process of its own, and
-/// believed for ten seconds.
-pub fn obstacle(limits: &Limits) -> Option<String> {
+/// Why this machine cannot put up the walls that the limits ask for, with the mend (78), or cannot try now (75); tried out by
+/// a process of its own, and believed for ten seconds.
+pub fn obstacle(limits: &Limits) -> Option<(Exit, String)> {
     if !is_asked(limits) {
         return None;
     }
@@ -127,16 +127,20 @@ pub fn obstacle(limits: &Limits) -> Option<String> {
     found
 }
 
-fn try_out(limits: &Limits) -> Option<String> {
+fn try_out(limits: &Limits) -> Option<(Exit, String)> {
     let tried = stage(limits, Path::new("/")).stdin(Stdio::null()).env_clear().output();
     match tried {
         Ok(said) if said.status.success() => None,
         Ok(said) => {
             let text = String::from_utf8_lossy(&said.stderr);
             let words = super::one_line(text.trim_start_matches("export-queue: "));
-            Some(if words.is_empty() { format!("`{STAGE}` ended with {}", said.status) } else { words })
+            let words = if words.is_empty() { format!("`{STAGE}` ended with {}", said.status) } else { words };
+            Some((Exit::Config, words))
         }
-        Err(error) => Some(format!("`{STAGE}` cannot be started: {error}")),
+        Err(error) => {
+            let exit = if is_shortage(&error) { Exit::TryLater } else { Exit::Config };
+            Some((exit, format!("`{STAGE}` cannot be started: {error}")))
+        }
     }
 }
 

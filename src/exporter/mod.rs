@@ -73,7 +73,7 @@ pub fn obstacle(format: &Format, limits: &Limits) -> Option<(Exit, String)> {
     }
     let refused = format.env_file.as_ref().and_then(|file| read_env_file(file).err());
     let refused = refused.map(|error| (exit_of(&error), error.to_string()));
-    refused.or_else(|| confine::obstacle(limits).map(|why| (Exit::Config, why)))
+    refused.or_else(|| confine::obstacle(limits))
 }
 
 /// The formats that nothing keeps from being made, with their time limits.
