@@ -9,7 +9,8 @@ use export_queue::job::{Ended, Failure, Job, Measured, Outcome, Phase, Run, Stat
 use export_queue::key::Key;
 use export_queue::store::sqlite::Sqlite;
 use export_queue::store::{
-    Again, Ask, Batch, Bound, Cancelled, Claim, FailureNote, Filter, Past, QueueBounds, Requested, Settled, Store,
+    Again, Ask, Batch, Bound, Cancelled, Claim, Delivery, FailureNote, Filter, Listeners, Past, QueueBounds, Requested,
+    RetriedAll, Settled, Store,
 };
 use tempfile::TempDir;
 
@@ -94,6 +95,10 @@ conform! {
     runs_are_told_by_what_they_were
     statistics_see_each_run_that_ended_since_then
     old_failures_of_a_state_are_purged_unless_processes_are_left
+    each_end_of_a_job_is_told_to_those_who_listen_for_it
+    a_run_that_does_not_end_its_job_is_not_told
+    a_delivery_stays_until_it_is_made_or_given_up
+    old_deliveries_are_forgotten
     }
 }
 
@@ -951,7 +956,7 @@ fn all_failed_jobs_are_queued_again_at_their_old_places(store: &mut dyn Store) {
     failed(store, "B", Failure::TimedOut, false);
     failed(store, "left", Failure::WouldNotDie, true);
     put(store, &ask("Q"), at(3));
-    assert_eq!(store.retry_failed(at(9)).unwrap(), 2);
+    assert_eq!(store.retry_failed(at(9)).unwrap(), RetriedAll { queued: 2, skipped: 1 });
     let job = find(store, "A");
     assert_eq!((job.state(), job.rank, job.attempts, job.submitted_at), (State::Queued, rank, 0, at(9)));
     assert_eq!(find(store, "left").state(), State::FailedTimeout);
@@ -982,6 +987,95 @@ fn recent_durations_are_of_successful_runs_of_that_format(store: &mut dyn Store)
     failed(store, "F", Failure::ExitNonzero, false);
     assert_eq!(store.recent_durations("epub", 2).unwrap(), [Duration::from_secs(6), Duration::from_secs(5)]);
     assert_eq!(store.recent_durations("pdf", 2).unwrap(), [Duration::ZERO; 0]);
+}
+
+fn listeners(ready: &[&str], failed: &[&str]) -> Listeners {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    Listeners { ready: names(ready), failed: names(failed) }
+}
+
+/// Who is to be told of which title, and how it ended.
+fn told(store: &dyn Store) -> Vec<(String, String, Outcome, Option<Failure>)> {
+    let told = |of: Delivery| (of.listener, of.key.title, of.outcome, of.reason);
+    store.deliveries().unwrap().into_iter().map(told).collect()
+}
+
+fn each_end_of_a_job_is_told_to_those_who_listen_for_it(store: &mut dyn Store) {
+    publish(store, "before", at(0));
+    store.tell(listeners(&["web"], &["web", "ops"]));
+    put(store, &Ask { meta: Some("[1]".into()), ..of_client("A", "me") }, at(1));
+    let job = start(store, "a", at(2));
+    store.finish(&published(&job, at(3)), "node").unwrap();
+    failed(store, "B", Failure::TimedOut, false);
+    put(store, &Ask { wait_until: Some(at(10)), ..ask("C") }, at(4));
+    put(store, &Ask { wait_until: Some(at(11)), ..ask("D") }, at(4));
+    assert_eq!(store.claim(&claim("none"), at(10)).unwrap().map(|job| job.key.title).as_deref(), Some("D"));
+    let end = |listener: &str, title: &str, outcome, reason| (listener.into(), title.into(), outcome, reason);
+    let mut expected = vec![end("web", "A", Outcome::Ready, None)];
+    for (title, reason) in [("B", Failure::TimedOut), ("C", Failure::WaitExpired)] {
+        let outcome = Outcome::from(reason.state());
+        expected.extend(["web", "ops"].map(|listener| end(listener, title, outcome, Some(reason))));
+    }
+    assert_eq!(told(store), expected);
+    let first = store.deliveries().unwrap().remove(0);
+    assert_eq!((first.job_id, first.key, first.filename), (job.id, job.key, job.filename));
+    assert_eq!((first.client.as_deref(), first.meta.as_deref(), first.attempts), (Some("me"), Some("[1]"), 1));
+    assert_eq!((first.happened_at, first.since, first.due_at, first.tries), (at(3), at(3), Some(at(3)), 0));
+}
+
+fn a_run_that_does_not_end_its_job_is_not_told(store: &mut dyn Store) {
+    store.tell(listeners(&["web"], &["web"]));
+    put(store, &ask("A"), at(0));
+    let job = start(store, "t", at(1));
+    let run = Run { reason: Some(Failure::ExitNonzero), ..job.run(Outcome::Retried, at(2)) };
+    store.requeue("t", Again::Retry(at(2)), Some((&run, "node"))).unwrap();
+    assert_eq!(store.finish(&published(&job, at(3)), "node").unwrap(), Settled::Lost);
+    let note = FailureNote { reason: Failure::ExitNonzero, detail: "", keeps_token: false };
+    assert!(!store.fail(&run, "node", &note).unwrap());
+    assert_eq!(told(store), []);
+}
+
+fn a_delivery_stays_until_it_is_made_or_given_up(store: &mut dyn Store) {
+    store.tell(listeners(&["web", "ops"], &[]));
+    for (title, time) in [("B", 1), ("A", 0)] {
+        publish(store, title, at(time));
+    }
+    let (web, both) = (["web".to_owned()], ["ops".to_owned(), "web".to_owned()]);
+    let next = |store: &dyn Store, who: &[String], secs| {
+        let next = store.next_delivery(who, at(secs)).unwrap();
+        next.map(|next| (next.id, format!("{} {}", next.listener, next.key.title)))
+    };
+    assert_eq!(next(store, &[], 9), None);
+    assert_eq!(next(store, &web, -1), None, "a clock that was set back a little waits");
+    let (id, first) = next(store, &both, 9).expect("a delivery");
+    assert_eq!(first, "web A");
+    store.undelivered(id, "exit 1", Some(at(60))).unwrap();
+    assert_eq!(next(store, &web, 9).unwrap().1, "web B");
+    store.delivered(next(store, &web, 9).unwrap().0).unwrap();
+    assert_eq!(next(store, &web, 59), None);
+    assert_eq!(next(store, &web, 60).unwrap().0, id);
+    assert_eq!(next(store, &web, -3 * 86_400).unwrap().0, id, "beyond the horizon");
+    store.undelivered(id, "exit 2", None).unwrap();
+    assert_eq!(next(store, &web, 9999), None);
+    let of = |store: &dyn Store| store.deliveries().unwrap().into_iter().find(|of| of.id == id).expect("it is visible");
+    assert_eq!((of(store).due_at, of(store).tries, of(store).error.as_deref()), (None, 2, Some("exit 2")));
+    assert!(store.retry_delivery(id, at(100)).unwrap());
+    assert_eq!((of(store).due_at, of(store).tries, of(store).since), (Some(at(100)), 0, at(100)));
+    assert!(!store.retry_delivery(9999, at(100)).unwrap());
+}
+
+fn old_deliveries_are_forgotten(store: &mut dyn Store) {
+    store.tell(listeners(&["web"], &[]));
+    for secs in 0..4 {
+        publish(store, &format!("{secs}"), at(secs));
+    }
+    for delivery in store.deliveries().unwrap().iter().skip(1) {
+        store.undelivered(delivery.id, "no", None).unwrap();
+    }
+    assert_eq!(store.forget_deliveries(at(0), 2).unwrap(), 1);
+    let left: Vec<String> = told(store).into_iter().map(|(_, title, _, _)| title).collect();
+    assert_eq!(left, ["0", "2", "3"], "one that is still tried does not count");
+    assert_eq!(store.forget_deliveries(at(3), 2).unwrap(), 2);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::exit::{Exit, Refusal};
 use crate::job::State;
 use crate::output;
 use crate::request::{self, Counted};
-use crate::store::Store;
+use crate::store::{RetriedAll, Store};
 
 /// How often is looked whether something still runs.
 const LOOK: Duration = Duration::from_millis(200);
@@ -89,10 +89,16 @@ pub(super) fn resume(start: &Start, queue: Option<&str>) -> Result<Exit> {
 
 pub(super) fn retry_failed(start: &Start) -> Result<Exit> {
     let home = start.home()?;
-    let queued = home.open_to_ask()?.retry_failed(clock::now())?;
+    let RetriedAll { queued, skipped } = home.open_to_ask()?.retry_failed(clock::now())?;
     request::poke(&home)?;
-    let object = json!({"schema": 1, "queued": queued});
-    output::say(&if start.global.json { object.to_string() } else { format!("queued {queued} failed jobs again") })?;
+    if start.global.json {
+        output::say(&json!({"schema": 1, "queued": queued, "skipped": skipped}).to_string())?;
+    } else {
+        output::say(&format!("queued {queued} failed jobs again"))?;
+        if skipped > 0 {
+            start.tell(&format!("{skipped} stay failed: processes of them are left that KILL does not end"));
+        }
+    }
     Ok(Exit::Done)
 }
 

@@ -15,6 +15,7 @@ const APPLICATION_ID: i32 = 0x4558_5051;
 const MIGRATIONS: &[(&str, u32)] = &[
     (include_str!("../../sql/sqlite/migrations/0001_first.sql"), 1),
     (include_str!("../../sql/sqlite/migrations/0002_steering.sql"), 1),
+    (include_str!("../../sql/sqlite/migrations/0003_deliveries.sql"), 1),
 ];
 
 /// The schema that this program writes.

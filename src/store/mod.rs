@@ -14,6 +14,7 @@ macro_rules! sql {
     };
 }
 
+mod deliveries;
 pub mod migrate;
 mod request;
 mod rows;
@@ -175,6 +176,15 @@ pub enum Cancelled {
     NotLive,
 }
 
+/// What a retry of all failed jobs came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetriedAll {
+    /// Jobs that start afresh.
+    pub queued: u64,
+    /// Jobs that stay failed, for processes of theirs are left.
+    pub skipped: u64,
+}
+
 /// Which jobs to list; `None` is any.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
@@ -242,6 +252,52 @@ pub struct FailureNote<'a> {
     pub detail: &'a str,
     /// Processes of the run are left: the row keeps its token.
     pub keeps_token: bool,
+}
+
+/// Who is told of jobs that end, by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listeners {
+    /// When a file is published.
+    pub ready: Vec<String>,
+    /// When a job fails.
+    pub failed: Vec<String>,
+}
+
+/// That a job ended, to be told to one listener.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Delivery {
+    /// Its number, never used twice: who is told twice knows it by that.
+    pub id: i64,
+    /// Who is to be told.
+    pub listener: String,
+    /// The job that ended.
+    pub job_id: i64,
+    /// What was wanted.
+    pub key: Key,
+    /// The file's name.
+    pub filename: String,
+    /// Who asked first.
+    pub client: Option<String>,
+    /// What the caller wants to have back, JSON.
+    pub meta: Option<String>,
+    /// Runs that it took.
+    pub attempts: u32,
+    /// How it ended: `ready`, `failed_timeout` or `failed_unknown`.
+    pub outcome: Outcome,
+    /// Why, if it failed.
+    pub reason: Option<Failure>,
+    /// Exit code or signal and the last lines of output.
+    pub detail: Option<String>,
+    /// When it ended.
+    pub happened_at: DateTime<Utc>,
+    /// From when on is counted how long it is tried.
+    pub since: DateTime<Utc>,
+    /// When it is told, or tried again; `None` when it was given up.
+    pub due_at: Option<DateTime<Utc>>,
+    /// How often it was tried in vain.
+    pub tries: u32,
+    /// What went wrong the last time.
+    pub error: Option<String>,
 }
 
 /// The queue.
@@ -340,8 +396,8 @@ pub trait Store {
     /// Deletes a failed row; false when there is none that may be deleted.
     fn dismiss(&mut self, filename: &str) -> Result<bool>;
 
-    /// Queues every failed job afresh at its old place, unless processes of it are left; how many.
-    fn retry_failed(&mut self, now: DateTime<Utc>) -> Result<u64>;
+    /// Queues every failed job afresh at its old place, unless processes of it are left.
+    fn retry_failed(&mut self, now: DateTime<Utc>) -> Result<RetriedAll>;
 
     /// Deletes failures of a state that are older than `before`, unless processes of them are left; how many, or with
     /// `dry_run` how many it would be.
@@ -381,6 +437,28 @@ pub trait Store {
 
     /// Deletes runs that ended before then, and those beyond `max`; never one whose file is there.
     fn prune_history(&mut self, before: DateTime<Utc>, max: u64) -> Result<u64>;
+
+    /// Names who is told of jobs that end through this store from now on; each of them gets a delivery, written in the
+    /// transaction that ends the job.
+    fn tell(&mut self, listeners: Listeners);
+
+    /// The delivery to one of these listeners that has been due the longest.
+    fn next_delivery(&self, listeners: &[String], now: DateTime<Utc>) -> Result<Option<Delivery>>;
+
+    /// Deliveries that were not made yet, or were given up, the oldest first.
+    fn deliveries(&self) -> Result<Vec<Delivery>>;
+
+    /// Deletes a delivery that was made.
+    fn delivered(&mut self, id: i64) -> Result<()>;
+
+    /// Notes why a delivery was not made, and when it is tried again (`None`: no more).
+    fn undelivered(&mut self, id: i64, error: &str, again: Option<DateTime<Utc>>) -> Result<()>;
+
+    /// Makes a delivery due now, as if it had never been tried; false when there is none with that number.
+    fn retry_delivery(&mut self, id: i64, now: DateTime<Utc>) -> Result<bool>;
+
+    /// Deletes deliveries of jobs that ended before then, and those given up beyond `max`; how many.
+    fn forget_deliveries(&mut self, before: DateTime<Utc>, max: u64) -> Result<u64>;
 
     /// Every token that a row names: work directories and logs of others have no owner.
     fn tokens(&self) -> Result<Vec<String>>;

@@ -8,6 +8,7 @@ use rusqlite::types::FromSql;
 use crate::clock::from_millis;
 use crate::job::{Ended, Job, Measured, Phase, Run, State, Waiting};
 use crate::key::Key;
+use crate::store::Delivery;
 
 fn get<T: FromSql>(row: &Row<'_>, column: &str) -> Result<T> {
     row.get(column).with_context(|| format!("reading column {column}"))
@@ -128,5 +129,27 @@ pub(super) fn run(row: &Row<'_>) -> Result<Run> {
             peak_memory: get::<Option<i64>>(row, "peak_memory")?.map(i64::unsigned_abs),
             cpu_millis: get::<Option<i64>>(row, "cpu_millis")?.map(i64::unsigned_abs),
         },
+    })
+}
+
+/// A row of `deliveries`.
+pub(super) fn delivery(row: &Row<'_>) -> Result<Delivery> {
+    Ok(Delivery {
+        id: get(row, "id")?,
+        listener: get(row, "listener")?,
+        job_id: get(row, "job_id")?,
+        key: key(row)?,
+        filename: get(row, "filename")?,
+        client: get(row, "client")?,
+        meta: get(row, "meta")?,
+        attempts: get(row, "attempts")?,
+        outcome: word(&get::<String>(row, "outcome")?)?,
+        reason: get::<Option<String>>(row, "reason")?.map(|text| word(&text)).transpose()?,
+        detail: get(row, "detail")?,
+        happened_at: sure_time(row, "happened_at")?,
+        since: sure_time(row, "since")?,
+        due_at: time(row, "due_at")?,
+        tries: get(row, "tries")?,
+        error: get(row, "error")?,
     })
 }

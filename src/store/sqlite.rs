@@ -16,8 +16,8 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, ToSql, Transaction, Tra
 use super::request::Room;
 use super::trouble::explain;
 use super::{
-    Again, Ask, Batch, Cancelled, Claim, FailureNote, Filter, Past, Pause, Requested, Settled, Store, Tally, migrate,
-    request, rows,
+    Again, Ask, Batch, Cancelled, Claim, Delivery, FailureNote, Filter, Listeners, Past, Pause, Requested, RetriedAll,
+    Settled, Store, Tally, deliveries, migrate, request, rows,
 };
 use crate::clock::from_millis;
 use crate::exit::Refusal;
@@ -36,6 +36,7 @@ const STATEMENTS: usize = 64;
 pub struct Sqlite {
     conn: Connection,
     path: PathBuf,
+    listeners: Listeners,
 }
 
 impl Sqlite {
@@ -75,7 +76,7 @@ impl Sqlite {
             Ok(conn)
         };
         let conn = connect().map_err(|error| explain(path, error))?;
-        Ok(Self { conn, path: path.to_owned() })
+        Ok(Self { conn, path: path.to_owned(), listeners: Listeners::default() })
     }
 
     fn prepare(&mut self, new_id: &str) -> Result<()> {
@@ -106,7 +107,7 @@ impl Sqlite {
 
     /// A write that says itself whether it shall stay.
     fn transact<T>(&mut self, body: impl FnOnce(&Transaction<'_>) -> Result<(T, bool)>) -> Result<T> {
-        let Self { conn, path } = self;
+        let Self { conn, path, .. } = self;
         let attempt = || -> Result<T> {
             let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let (value, stays) = body(&tx)?;
@@ -150,6 +151,12 @@ fn formats_json(formats: &[(String, Duration)]) -> String {
     let map: BTreeMap<_, _> = formats.iter().map(|(name, limit)| (name, limit.as_millis() as u64)).collect();
     // A map of strings to numbers always has a JSON form.
     serde_json::to_string(&map).unwrap_or_default()
+}
+
+/// A list of texts as the statements take it.
+pub(super) fn texts_json(texts: &[String]) -> String {
+    // A list of strings always has a JSON form.
+    serde_json::to_string(texts).unwrap_or_default()
 }
 
 pub(super) fn one_job(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)]) -> Result<Option<Job>> {
@@ -236,8 +243,8 @@ fn put_back(tx: &Transaction<'_>, token: &str, again: Again) -> Result<bool> {
     Ok(changed == 1)
 }
 
-fn claim_next(tx: &Transaction<'_>, claim: &Claim, now: DateTime<Utc>) -> Result<Option<Job>> {
-    expire_waits(tx, now)?;
+fn claim_next(tx: &Transaction<'_>, claim: &Claim, listeners: &Listeners, now: DateTime<Utc>) -> Result<Option<Job>> {
+    expire_waits(tx, listeners, now)?;
     change(tx, sql!("promote"), named_params! {":now": millis(now), ":horizon": horizon(now)})?;
     let params = named_params! {
         ":queue": claim.queue, ":formats": formats_json(&claim.formats), ":token": claim.token,
@@ -247,7 +254,8 @@ fn claim_next(tx: &Transaction<'_>, claim: &Claim, now: DateTime<Utc>) -> Result
     id.map(|id| sure(tx, id)).transpose()
 }
 
-fn finish(tx: &Transaction<'_>, run: &Run, node: &str) -> Result<Settled> {
+fn finish(tx: &Transaction<'_>, run: &Run, node: &str, listeners: &Listeners) -> Result<Settled> {
+    deliveries::deliver(tx, run, &listeners.ready)?;
     let settled = if change(tx, sql!("finish"), named_params! {":token": run.token})? == 1 {
         Settled::Forgotten
     } else if outdate_and_put_back(tx, run)? {
@@ -260,7 +268,8 @@ fn finish(tx: &Transaction<'_>, run: &Run, node: &str) -> Result<Settled> {
 }
 
 /// Jobs that nobody waits for any more fail.
-fn expire_waits(tx: &Transaction<'_>, now: DateTime<Utc>) -> Result<u64> {
+fn expire_waits(tx: &Transaction<'_>, listeners: &Listeners, now: DateTime<Utc>) -> Result<u64> {
+    deliveries::deliver_expired(tx, &listeners.failed, now)?;
     Ok(change(tx, sql!("expire_waits"), named_params! {":now": millis(now)})? as u64)
 }
 
@@ -393,7 +402,8 @@ impl Store for Sqlite {
     }
 
     fn claim(&mut self, claim: &Claim, now: DateTime<Utc>) -> Result<Option<Job>> {
-        self.write(|tx| claim_next(tx, claim, now))
+        let listeners = self.listeners.clone();
+        self.write(|tx| claim_next(tx, claim, &listeners, now))
     }
 
     fn progress(&mut self, token: &str, progress: &str) -> Result<()> {
@@ -404,23 +414,27 @@ impl Store for Sqlite {
     }
 
     fn finish(&mut self, run: &Run, node: &str) -> Result<Settled> {
+        let listeners = self.listeners.clone();
         self.write(|tx| {
-            let settled = finish(tx, run, node)?;
+            let settled = finish(tx, run, node, &listeners)?;
             fault::point("finish.before_commit")?;
             Ok(settled)
         })
     }
 
     fn finish_and_claim(&mut self, run: &Run, claim: &Claim, now: DateTime<Utc>) -> Result<(Settled, Option<Job>)> {
+        let listeners = self.listeners.clone();
         self.write(|tx| {
-            let done = (finish(tx, run, &claim.node)?, claim_next(tx, claim, now)?);
+            let done = (finish(tx, run, &claim.node, &listeners)?, claim_next(tx, claim, &listeners, now)?);
             fault::point("finish.before_commit")?;
             Ok(done)
         })
     }
 
     fn fail(&mut self, run: &Run, node: &str, note: &FailureNote<'_>) -> Result<bool> {
+        let listeners = self.listeners.failed.clone();
         self.write(|tx| {
+            deliveries::deliver(tx, run, &listeners)?;
             let params = named_params! {
                 ":token": run.token, ":state": note.reason.state().number(), ":reason": note.reason.text(),
                 ":detail": note.detail, ":now": millis(run.finished_at), ":keep_token": note.keeps_token,
@@ -494,8 +508,11 @@ impl Store for Sqlite {
         })
     }
 
-    fn retry_failed(&mut self, now: DateTime<Utc>) -> Result<u64> {
-        self.write(|tx| Ok(change(tx, sql!("retry_failed"), named_params! {":now": millis(now)})? as u64))
+    fn retry_failed(&mut self, now: DateTime<Utc>) -> Result<RetriedAll> {
+        self.write(|tx| {
+            let queued = change(tx, sql!("retry_failed"), named_params! {":now": millis(now)})? as u64;
+            Ok(RetriedAll { queued, skipped: count(tx, sql!("count_undead"), &[])? })
+        })
     }
 
     fn purge(&mut self, state: State, before: DateTime<Utc>, dry_run: bool) -> Result<u64> {
@@ -514,7 +531,8 @@ impl Store for Sqlite {
     }
 
     fn expire_waits(&mut self, now: DateTime<Utc>) -> Result<u64> {
-        self.write(|tx| expire_waits(tx, now))
+        let listeners = self.listeners.clone();
+        self.write(|tx| expire_waits(tx, &listeners, now))
     }
 
     fn needed_bases(&self) -> Result<Vec<(String, DateTime<Utc>)>> {
@@ -602,6 +620,36 @@ impl Store for Sqlite {
             let params = named_params! {":before": millis(before), ":max": max, ":limit": 10_000};
             Ok(change(tx, sql!("prune_history"), params)? as u64)
         })
+    }
+
+    fn tell(&mut self, listeners: Listeners) {
+        self.listeners = listeners;
+    }
+
+    fn next_delivery(&self, listeners: &[String], now: DateTime<Utc>) -> Result<Option<Delivery>> {
+        self.read(|conn| deliveries::next(conn, listeners, now))
+    }
+
+    fn deliveries(&self) -> Result<Vec<Delivery>> {
+        self.read(deliveries::all)
+    }
+
+    fn delivered(&mut self, id: i64) -> Result<()> {
+        self.write(|tx| Ok(tx.execute(sql!("delivered"), named_params! {":id": id}).map(drop)?))
+    }
+
+    fn undelivered(&mut self, id: i64, error: &str, again: Option<DateTime<Utc>>) -> Result<()> {
+        let params = named_params! {":id": id, ":error": error, ":due_at": again.map(millis)};
+        self.write(|tx| Ok(tx.execute(sql!("undelivered"), params).map(drop)?))
+    }
+
+    fn retry_delivery(&mut self, id: i64, now: DateTime<Utc>) -> Result<bool> {
+        self.write(|tx| Ok(tx.execute(sql!("retry_delivery"), named_params! {":id": id, ":now": millis(now)})? == 1))
+    }
+
+    fn forget_deliveries(&mut self, before: DateTime<Utc>, max: u64) -> Result<u64> {
+        let params = named_params! {":before": millis(before), ":max": i64::try_from(max).unwrap_or(i64::MAX)};
+        self.write(|tx| Ok(tx.execute(sql!("forget_deliveries"), params)? as u64))
     }
 
     fn tokens(&self) -> Result<Vec<String>> {
