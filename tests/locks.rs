@@ -351,6 +351,28 @@ fn a_base_that_fails_fails_what_is_made_from_it_with_its_reason() {
 }
 
 #[test]
+fn a_failed_base_that_is_tried_again_brings_back_what_is_made_from_it() {
+    let (queue, names) = derived_from("code1");
+    for name in &names {
+        queue.request(name, "A");
+    }
+    queue.dispatch().code(0).silent();
+    // The converter is mended; whoever tries the base again needs to know of nothing that was to be made from it.
+    let text = fs::read_to_string(queue.path("config.toml")).unwrap();
+    queue.configure(&text.replace("\"code1\", \"{output}\"", "\"ok\", \"{output}\""));
+    queue.run(["retry", "--format", "code1", "A"]).code(3);
+    for name in &names {
+        assert_eq!(queue.state(name, "A"), "queued");
+    }
+    queue.dispatch().code(0).silent();
+    for name in &names {
+        assert_eq!(queue.state(name, "A"), "ready");
+    }
+    assert_eq!(starts(&queue), ["A", "A"]);
+    queue.assert_quiet();
+}
+
+#[test]
 fn a_base_past_its_age_is_made_again_and_one_still_needed_is_spared() {
     let (queue, names) = derived_from("ok");
     queue.request("ok", "A");

@@ -95,6 +95,7 @@ conform! {
     runs_are_told_by_what_they_were
     statistics_see_each_run_that_ended_since_then
     old_failures_of_a_state_are_purged_unless_processes_are_left
+    a_retry_tries_the_bases_again_and_what_failed_for_its_sake
     each_end_of_a_job_is_told_to_those_who_listen_for_it
     a_run_that_does_not_end_its_job_is_not_told
     a_delivery_stays_until_it_is_made_or_given_up
@@ -987,6 +988,41 @@ fn recent_durations_are_of_successful_runs_of_that_format(store: &mut dyn Store)
     failed(store, "F", Failure::ExitNonzero, false);
     assert_eq!(store.recent_durations("epub", 2).unwrap(), [Duration::from_secs(6), Duration::from_secs(5)]);
     assert_eq!(store.recent_durations("pdf", 2).unwrap(), [Duration::ZERO; 0]);
+}
+
+fn a_retry_tries_the_bases_again_and_what_failed_for_its_sake(store: &mut dyn Store) {
+    let of_base = |title: &str, base: Option<&str>| Ask { base_filename: base.map(name), ..ask(title) };
+    let fail_all = |store: &mut dyn Store| {
+        for (title, base, reason) in [
+            ("base", None, Failure::ExitNonzero),
+            ("middle", Some("base"), Failure::BaseFailed),
+            ("end", Some("middle"), Failure::BaseFailed),
+            ("own", Some("middle"), Failure::TimedOut),
+        ] {
+            store.request(&of_base(title, base), at(0)).unwrap();
+            let job = start(store, &format!("token of {title}"), at(1));
+            fail(store, &job, reason, false, at(2));
+        }
+    };
+    let queued = |store: &dyn Store| -> Vec<String> {
+        let jobs = store.list(&Filter { state: Some(State::Queued), ..Filter::default() }).unwrap();
+        jobs.into_iter().map(|job| job.key.title).collect()
+    };
+    fail_all(store);
+    let rank = find(store, "base").rank;
+    assert!(matches!(store.request(&of_base("end", Some("middle")), at(9)).unwrap(), Requested::Failing(_)));
+    assert_eq!(queued(store), [""; 0], "a request without the wish tries nothing again");
+    store.request(&Ask { retry: true, ..of_base("end", Some("middle")) }, at(9)).unwrap();
+    assert_eq!(queued(store), ["base", "middle", "end"]);
+    let base = find(store, "base");
+    assert_eq!((base.rank, base.submitted_at, base.attempts), (rank, at(9), 0));
+    for title in ["base", "middle", "end"] {
+        store.cancel(&name(title), None, true, at(9)).unwrap();
+    }
+    store.dismiss(&name("own")).unwrap();
+    fail_all(store);
+    store.request(&Ask { retry: true, ..of_base("base", None) }, at(9)).unwrap();
+    assert_eq!(queued(store), ["middle", "end", "base"], "what failed by itself stays failed");
 }
 
 fn listeners(ready: &[&str], failed: &[&str]) -> Listeners {

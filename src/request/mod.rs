@@ -114,9 +114,6 @@ pub fn request(home: &Home, key: &Key, wishes: &Wishes) -> Result<Answer> {
         return Ok(answer);
     }
     let mut store = home.open_to_ask()?;
-    if wishes.retry {
-        retry_bases(home, &mut store, key, now)?;
-    }
     let ask = ask(home, key, wishes, now);
     let requested = store.request(&ask, now)?;
     fault::point("request.after_commit")?;
@@ -180,18 +177,6 @@ pub fn rehearse(home: &Home, key: &Key, wishes: &Wishes) -> Result<(Would, Answe
     let mut answer = blank(home, key, ask.filename, now);
     describe(home, &store, job, &mut answer)?;
     Ok((would, answer))
-}
-
-/// Whoever wants a failed export tried again wants the formats it is made from tried again too.
-fn retry_bases(home: &Home, store: &mut dyn Store, key: &Key, now: DateTime<Utc>) -> Result<()> {
-    let Some(base) = key.base(&home.config) else {
-        return Ok(());
-    };
-    retry_bases(home, store, &base, now)?;
-    if store.find(&filename_of(home, &base))?.is_some_and(|job| matches!(job.phase, Phase::Failed { .. })) {
-        store.request(&ask(home, &base, &Wishes { retry: true, ..Wishes::default() }, now), now)?;
-    }
-    Ok(())
 }
 
 fn config_denies(home: &Home, key: &Key) -> Option<String> {

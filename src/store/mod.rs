@@ -56,7 +56,8 @@ pub struct Ask {
     pub wait_until: Option<DateTime<Utc>>,
     /// A file published before now does not count.
     pub refresh: bool,
-    /// A young failure is not an answer.
+    /// A young failure is not an answer. The failed formats that it is made from are tried again with it, and so is what
+    /// failed for its sake.
     pub retry: bool,
     /// How long a failure is an answer.
     pub hold: Duration,

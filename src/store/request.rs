@@ -60,6 +60,10 @@ pub(super) fn request(tx: &Transaction<'_>, ask: &Ask, room: &mut Room, now: Dat
     };
     if let Requested::Queued(job) | Requested::Joined(job) = &answer {
         note_interest(tx, job.id, ask.client.as_deref())?;
+        if ask.retry {
+            let params = named_params! {":filename": job.filename, ":now": millis(now)};
+            tx.prepare_cached(sql!("retry_relatives"))?.execute(params)?;
+        }
     }
     fault::point("request.before_commit")?;
     Ok(answer)

@@ -358,6 +358,29 @@ impl Model {
     }
 
     fn request(&mut self, request: &Request) -> Requested {
+        let requested = self.request_one(request);
+        if let (true, Requested::Queued(_) | Requested::Joined(_)) = (request.retry, &requested) {
+            self.retry_relatives(request.wanted);
+        }
+        requested
+    }
+
+    /// With a job that is tried again its failed base is, and what failed for its sake.
+    fn retry_relatives(&mut self, wanted: Wanted) {
+        let now = self.now;
+        let is_relative = |job: &Job| match &job.phase {
+            Phase::Failed { token: None, reason, .. } => {
+                Some(&job.filename) == wanted.base().as_ref()
+                    || job.base_filename == Some(wanted.filename()) && *reason == Failure::BaseFailed
+            }
+            _ => false,
+        };
+        for row in self.rows.iter_mut().filter(|row| is_relative(&row.job)) {
+            row.start_afresh(now);
+        }
+    }
+
+    fn request_one(&mut self, request: &Request) -> Requested {
         let (now, ask) = (self.now, request.ask(self.now));
         let rank = self.rank(&ask);
         let bounds = self.refusal(&ask);
@@ -506,10 +529,7 @@ impl Model {
                 }
             }
             Some(wanted_at) => {
-                let counts = [&mut row.job.attempts, &mut row.job.retries, &mut row.job.interruptions];
-                counts.into_iter().chain([&mut row.job.stops, &mut row.job.base_waits]).for_each(|count| *count = 0);
-                row.job.submitted_at = wanted_at;
-                row.job.phase = Phase::Queued { later: None };
+                row.start_afresh(wanted_at);
             }
         }
         true
@@ -662,6 +682,15 @@ impl Model {
 }
 
 impl Row {
+    /// Queued at its old place as if nothing had been tried.
+    fn start_afresh(&mut self, submitted_at: DateTime<Utc>) {
+        let counts = [&mut self.job.attempts, &mut self.job.retries, &mut self.job.interruptions];
+        counts.into_iter().chain([&mut self.job.stops, &mut self.job.base_waits]).for_each(|count| *count = 0);
+        self.job.submitted_at = submitted_at;
+        self.job.phase = Phase::Queued { later: None };
+        self.wanted_at = None;
+    }
+
     fn join(&mut self, ask: &Ask, rank: i64, now: DateTime<Utc>) {
         let job = &mut self.job;
         if ask.priority < job.priority {
