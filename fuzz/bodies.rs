@@ -127,6 +127,9 @@ pub(crate) fn template(data: &[u8]) -> bool {
         job_id: 1,
         attempt: 2,
         state: "queued",
+        reason: "",
+        detail: "{title}",
+        meta: "",
     };
     let piece = |part: &Part| Template { parts: vec![part.clone()] }.render(&values).into_string().expect("text");
     let whole = template.render(&values).into_string().expect("text");

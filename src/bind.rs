@@ -20,8 +20,8 @@ use crate::layout::Layout;
 use crate::lock::{self, Record};
 use crate::process;
 use crate::retention::Policy;
-use crate::store::Store;
 use crate::store::sqlite::Sqlite;
+use crate::store::{Listeners, Store};
 
 /// How long a first use waits for another first use.
 const FIRST_USE: Duration = Duration::from_secs(10);
@@ -80,6 +80,15 @@ pub fn new_token() -> Result<String> {
 pub fn node_id(layout: &Layout) -> Result<String> {
     let meta = fs::metadata(&layout.state).with_context(|| format!("looking at {}", layout.state.display()))?;
     Ok(format!("{}:{}:{}", process::boot_id(), meta.dev(), meta.ino()))
+}
+
+/// Who is told of jobs that end.
+pub fn audience(config: &Config) -> Listeners {
+    let of = |event: &str| {
+        let told = config.listeners().filter(|(_, notify)| notify.on.iter().any(|on| on == event));
+        told.map(|(name, _)| name).collect()
+    };
+    Listeners { ready: of("ready"), failed: of("failed") }
 }
 
 /// What a lock file says of this process.
@@ -172,8 +181,9 @@ impl Home {
         if !parts.iter().all(|part| part.exists()) {
             self.set_up()?;
         }
-        let store = self.open_bound()?;
+        let mut store = self.open_bound()?;
         self.compare_marker()?;
+        store.tell(audience(&self.config));
         Ok(store)
     }
 

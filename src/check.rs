@@ -121,6 +121,7 @@ pub fn check(home: &Home, report: &mut Report) {
     };
     check_cache(home, report);
     check_formats(home, report);
+    check_listeners(home, report);
     check_jobs(home, &store, report);
     check_gates(home, report);
     check_ticks(home, report);
@@ -217,6 +218,23 @@ fn check_formats(home: &Home, report: &mut Report) {
         }
         if let Some(file) = &format.env_file {
             report.result("env_file", exporter::read_env_file(file), |_| file.display().to_string());
+        }
+    }
+}
+
+fn check_listeners(home: &Home, report: &mut Report) {
+    let path = exporter::search_path();
+    for (name, notify) in home.config.listeners() {
+        let program = notify.command.first().map_or("", String::as_str);
+        match exporter::find(program, &path) {
+            Some(_) => report.add(Grade::Ok, "notify", format!("{name}: {program}")),
+            None => report.add(
+                Grade::Warn,
+                "notify",
+                format!(
+                    "{name}: {program} is not installed: what it is to be told is kept, see `export-queue deliveries`"
+                ),
+            ),
         }
     }
 }

@@ -316,6 +316,12 @@ pub enum Command {
     },
     /// Count jobs and slots of each queue
     Queues,
+    /// List what others were not told yet, and what was given up
+    Deliveries {
+        /// Try this one afresh
+        #[arg(long, value_name = "ID")]
+        retry: Option<i64>,
+    },
     /// Say why an export is in its state, and what happens next
     Explain {
         /// The export.

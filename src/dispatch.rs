@@ -17,6 +17,7 @@ use rustix::process::Signal;
 
 use crate::bind::{self, Home};
 use crate::clock;
+use crate::errand;
 use crate::exit::{Exit, exit_of};
 use crate::exporter;
 use crate::fault;
@@ -109,7 +110,7 @@ pub fn dispatch(home: &mut Home, orders: Orders, tell: &mut dyn FnMut(&str)) -> 
         }
         let now = clock::monotonic();
         let goes_on = until.is_some_and(|until| now < until);
-        let awaits = is_patient && dispatcher.has_children();
+        let awaits = is_patient && (dispatcher.has_children() || (!stop.is_asked() && dispatcher.run_errands()?));
         if stop.is_asked() || !(goes_on || awaits) {
             break;
         }
@@ -120,7 +121,9 @@ pub fn dispatch(home: &mut Home, orders: Orders, tell: &mut dyn FnMut(&str)) -> 
             // What its workers have just put back is not started once more, only to be stopped again.
             continue;
         }
-        dispatcher.home.reload()?;
+        if dispatcher.home.reload()? {
+            dispatcher.store.tell(bind::audience(&dispatcher.home.config));
+        }
         dispatcher.reap()?;
         if clock::monotonic() >= next_whole {
             dispatcher.whole_tick()?;
@@ -128,6 +131,7 @@ pub fn dispatch(home: &mut Home, orders: Orders, tell: &mut dyn FnMut(&str)) -> 
             next_whole = clock::monotonic() + WHOLE;
         } else if (woken || goes_on || awaits) && dispatcher.news != News::Ailing {
             dispatcher.start()?;
+            dispatcher.run_errands()?;
         }
     }
     if !dispatcher.findings.is_empty() {
@@ -223,6 +227,7 @@ impl Dispatcher<'_> {
         self.look_for_exporters()?;
         let now = clock::now();
         self.step("tidying", |this| this.tidy(before, now))?;
+        self.run_errands()?;
         if age_of(&self.home.layout.walked(), now)?.is_none_or(|age| age >= HOURLY) {
             self.step("walking the cache", |this| this.hourly(now))?;
         }
@@ -351,6 +356,19 @@ impl Dispatcher<'_> {
         Ok(true)
     }
 
+    /// If an errand is due and nobody runs errands: a process that does; true when one was started.
+    fn run_errands(&mut self) -> Result<bool> {
+        let mut is_started = false;
+        if self.news == News::Ailing {
+            return Ok(false);
+        }
+        self.step("starting errands", |this| {
+            is_started = errand::is_due(this.home, this.store, clock::now())? && this.start_in(&errand::slot())?;
+            Ok(())
+        })?;
+        Ok(is_started)
+    }
+
     fn look_for_exporters(&mut self) -> Result<()> {
         for (queue, format, exit, obstacle) in obstacles(self.home, self.store)? {
             self.find(exit, format!("{format} jobs wait in queue {queue}: {obstacle}"));
@@ -395,6 +413,7 @@ impl Dispatcher<'_> {
         self.report(&report);
         let history = &self.home.config.history;
         self.store.prune_history(now - history.keep.0, history.max_rows)?;
+        self.store.forget_deliveries(now - history.keep.0, history.max_rows)?;
         touch(&self.home.layout.walked(), now)
     }
 

@@ -38,6 +38,8 @@ pub const MOMENTS: &[&str] = &[
     "finish.after_commit",
     "clean.before_remove",
     "clean.after_remove",
+    "errand.before_spawn",
+    "errand.after_exit",
     "tidy.before_forget",
     "sweep.before_lock",
     "sweep.before_unlink",

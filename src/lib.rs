@@ -14,7 +14,7 @@
 //! | words | [`job`] [`key`] [`exit`] [`clock`] [`config`] [`template`] [`layout`] [`identity`] [`fault`] |
 //! | rules | [`rules`] (what a request does, order, back-off, what becomes of a lost run), [`forecast`], [`retention`] (facts + now → plan), [`stats`] |
 //! | hands | [`lock`] [`store`] [`cache`] [`process`] [`exporter`] [`gates`] [`stop`] |
-//! | flows | [`bind`] (opening and setting up) [`request`] [`recover`] [`work`] [`dispatch`] [`sweep`] [`check`] [`health`] [`metrics`] |
+//! | flows | [`bind`] (opening and setting up) [`request`] [`recover`] [`work`] [`errand`] [`dispatch`] [`sweep`] [`check`] [`health`] [`metrics`] |
 //! | faces | [`cli`] [`commands`] [`output`] |
 //!
 //! # Invariants
@@ -50,6 +50,7 @@ pub mod clock;
 pub mod commands;
 pub mod config;
 pub mod dispatch;
+pub mod errand;
 pub mod exit;
 pub mod exporter;
 pub mod fault;

@@ -15,7 +15,7 @@ use crate::exporter::plain;
 use crate::job::{Job, Outcome, Phase, Run};
 use crate::request::{Answer, Refused};
 use crate::stats::{Dimension, Figures};
-use crate::store::Tally;
+use crate::store::{Delivery, Tally};
 
 /// The head of the table of queues.
 pub const QUEUES: &[&str] = &["queue", "queued", "due", "started", "failed", "slots", "state", "oldest"];
@@ -391,6 +391,36 @@ pub fn figures_row(figures: &Figures) -> Vec<String> {
         size(figures.peak_memory),
     ]);
     row
+}
+
+/// A delivery as one line of JSON.
+pub fn delivery_json(delivery: &Delivery) -> String {
+    let key = &delivery.key;
+    json!({
+        "schema": 1, "id": delivery.id, "listener": delivery.listener, "state": delivery.outcome,
+        "reason": delivery.reason, "detail": delivery.detail, "job_id": delivery.job_id, "title": key.title,
+        "lang": key.lang, "font": key.font, "format": key.format, "options": key.options, "filename": delivery.filename,
+        "client": delivery.client, "ended_at": rfc3339(delivery.happened_at), "given_up": delivery.due_at.is_none(),
+        "due_at": delivery.due_at.map(rfc3339), "tries": delivery.tries, "error": delivery.error,
+        "meta": delivery.meta.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok()),
+    })
+    .to_string()
+}
+
+/// A delivery as a row of the table of `deliveries`.
+pub fn delivery_row(delivery: &Delivery) -> Vec<String> {
+    let time = |time: DateTime<Utc>| time.format("%Y-%m-%d %H:%M:%S").to_string();
+    vec![
+        delivery.id.to_string(),
+        time(delivery.happened_at),
+        delivery.listener.clone(),
+        delivery.outcome.to_string(),
+        plain(&delivery.key.title),
+        delivery.key.format.clone(),
+        delivery.tries.to_string(),
+        delivery.due_at.map_or_else(|| "given up".to_owned(), time),
+        plain(delivery.error.as_deref().unwrap_or("")),
+    ]
 }
 
 /// What a queue holds, for people and programs.

@@ -118,6 +118,13 @@ pub fn backoff(delays: &[Duration], used: u32, chance: f64) -> Option<Duration> 
     Some(delay.mul_f64(0.75 + chance.clamp(0.0, 1.0) / 2.0))
 }
 
+/// When a delivery that failed is tried again: after 10 seconds, then each time after twice as long, up to an hour; `None`
+/// when that would be more than a day since it was first due.
+pub fn tell_again(tries: u32, since: DateTime<Utc>, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+    let delay = chrono::Duration::seconds((10 << tries.min(9)).min(3600));
+    Some(now + delay).filter(|again| *again - since <= chrono::Duration::days(1))
+}
+
 /// What can be seen about a waiting job and its queue.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Scene {
@@ -236,6 +243,19 @@ mod tests {
     fn failed(at: i64, token: Option<&str>) -> Job {
         let token = token.map(str::to_owned);
         job(Phase::Failed { reason: Failure::ExitNonzero, detail: String::new(), at: from_millis(at), token })
+    }
+
+    #[test]
+    fn a_delivery_is_tried_more_and_more_rarely_and_given_up_after_a_day() {
+        let start = from_millis(1_000_000_000_000);
+        let (mut now, mut tries, mut pauses) = (start, 0, Vec::new());
+        while let Some(again) = tell_again(tries, start, now) {
+            pauses.push((again - now).num_seconds());
+            (now, tries) = (again, tries + 1);
+        }
+        assert_eq!(pauses[..10], [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600]);
+        assert!(pauses[10..].iter().all(|pause| *pause == 3600));
+        assert!((23..=24).contains(&(now - start).num_hours()), "{now}");
     }
 
     #[test]

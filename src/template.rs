@@ -40,9 +40,15 @@ pub enum Placeholder {
     Attempt,
     /// The state that is told of; only in `[[notify]]`.
     State,
+    /// Why a job failed; only in `[[notify]]`.
+    Reason,
+    /// The same in words; only in `[[notify]]`.
+    Detail,
+    /// What the caller wants to have back, JSON; only in `[[notify]]`.
+    Meta,
 }
 
-const NAMES: [(&str, Placeholder); 13] = [
+const NAMES: [(&str, Placeholder); 16] = [
     ("title", Placeholder::Title),
     ("title:path", Placeholder::TitlePath),
     ("lang", Placeholder::Lang),
@@ -56,6 +62,9 @@ const NAMES: [(&str, Placeholder); 13] = [
     ("job_id", Placeholder::JobId),
     ("attempt", Placeholder::Attempt),
     ("state", Placeholder::State),
+    ("reason", Placeholder::Reason),
+    ("detail", Placeholder::Detail),
+    ("meta", Placeholder::Meta),
 ];
 
 impl Placeholder {
@@ -147,6 +156,12 @@ pub struct Values<'a> {
     pub attempt: u32,
     /// The state that is told of.
     pub state: &'a str,
+    /// Why a job failed.
+    pub reason: &'a str,
+    /// The same in words.
+    pub detail: &'a str,
+    /// What the caller wants to have back, JSON.
+    pub meta: &'a str,
 }
 
 impl Template {
@@ -218,6 +233,9 @@ fn push_value(argument: &mut OsString, slot: &Placeholder, values: &Values) {
         Placeholder::JobId => argument.push(values.job_id.to_string()),
         Placeholder::Attempt => argument.push(values.attempt.to_string()),
         Placeholder::State => argument.push(values.state),
+        Placeholder::Reason => argument.push(values.reason),
+        Placeholder::Detail => argument.push(values.detail),
+        Placeholder::Meta => argument.push(values.meta),
     }
 }
 
@@ -289,6 +307,9 @@ mod tests {
             filename: "A-en-default-0.epub",
             job_id: 7,
             attempt: 2,
+            reason: "exit_nonzero",
+            detail: "exit 1",
+            meta: "[1]",
             state: "ready",
         })
     }

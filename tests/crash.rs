@@ -17,6 +17,17 @@ const WAYS: &[&str] = &["abort", "error", "delay:150", "full"];
 const DERIVED: &str = "[format.derived]\nextension = \"txt\"\nbase = \"ok\"\n\
     command = [\"cp\", \"--\", \"{input}\", \"{output}\"]\nverify = [\"test\", \"-s\", \"{output}\"]\n";
 
+/// A queue that notes in `TOLD` what it tells others.
+fn telling() -> Queue {
+    let queue = Queue::with(DERIVED);
+    let told = queue.path("TOLD");
+    let script = format!("echo \"$1 $2 $3\" >>{}", told.display());
+    let command = format!("[\"sh\", \"-c\", {script:?}, \"told\", \"{{state}}\", \"{{format}}\", \"{{title}}\"]");
+    let text = fs::read_to_string(queue.path("config.toml")).expect("the configuration");
+    queue.configure(&format!("{text}[[notify]]\non = [\"ready\", \"failed\"]\ncommand = {command}\n"));
+    queue
+}
+
 /// Ages a file beyond its time.
 const OLD: Duration = Duration::from_secs(700);
 
@@ -55,7 +66,7 @@ fn call_with(queue: &Queue, fault: &str, args: &[&str]) {
 
 /// A queue with an expired file, a job whose worker was killed, and a queued job that a ready file fulfils.
 fn battered() -> Queue {
-    let queue = Queue::with(DERIVED);
+    let queue = telling();
     fs::write(queue.path("S"), "30").expect("a scratch file");
     queue.request("ok", "old");
     queue.request("ok", "fulfilled");
@@ -80,7 +91,7 @@ fn battered() -> Queue {
 
 fn walk(moment: &str, way: &str) {
     let fault = format!("{moment}={way}");
-    let queue = if moment.starts_with("setup.") { Queue::with(DERIVED) } else { battered() };
+    let queue = if moment.starts_with("setup.") { telling() } else { battered() };
     call_with(&queue, &fault, &["request", "--format", "derived", "--", "new"]);
     call_with(&queue, &fault, &["dispatch", "--wait"]);
     call_with(&queue, &fault, &["dispatch", "--wait"]);
@@ -110,6 +121,14 @@ fn walk(moment: &str, way: &str) {
     });
     let derived = fs::read_to_string(text(&queue.status("derived", "new")["path"])).expect("the path opens");
     assert_eq!(derived, "a good book: new\n", "{fault}");
+    eventually(&format!("{fault}: the end of each job was told, and noted"), || {
+        queue.dispatch();
+        let told = queue.scratch("TOLD");
+        // An error after the rename fails the job although its file is there.
+        let state = if fault == "publish.after_rename=full" { "failed_unknown" } else { "ready" };
+        let is_told = wanted.iter().all(|(format, title)| told.contains(&format!("{state} {format} {title}")));
+        (is_told && queue.sql("SELECT id FROM deliveries").is_empty()).then_some(())
+    });
     if !moment.starts_with("setup.") {
         eventually(&format!("{fault}: the old file is swept"), || {
             queue.dispatch();

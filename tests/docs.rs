@@ -18,6 +18,7 @@ const COMMANDS: &[&str] = &[
     "sweep",
     "list",
     "queues",
+    "deliveries",
     "explain",
     "log",
     "retry",
@@ -97,7 +98,7 @@ const KEYS: &[(&str, &[&str])] = &[
             "produces",
         ],
     ),
-    ("notify", &["on", "command", "url", "secret_file", "email"]),
+    ("notify", &["name", "on", "command", "timeout", "url", "secret_file", "email"]),
 ];
 
 /// The exit codes.

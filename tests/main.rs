@@ -27,6 +27,7 @@ mod locks;
 mod model;
 mod names;
 mod observe;
+mod notify;
 mod offenders;
 mod people;
 mod rooms;

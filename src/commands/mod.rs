@@ -18,6 +18,7 @@ use clap::Parser;
 use crate::bind::{self, Home};
 use crate::cli::{Cli, Color, Command, Global};
 use crate::config::{self, Loaded};
+use crate::errand;
 use crate::exit::{Exit, Refusal, exit_of};
 use crate::exporter::confine;
 use crate::layout::SlotName;
@@ -160,6 +161,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Pause { queue, message, wait } => steer::pause(&start, queue.as_deref(), message.as_deref(), wait),
         Command::Resume { queue } => steer::resume(&start, queue.as_deref()),
         Command::Queues => operate::queues(&start),
+        Command::Deliveries { retry } => operate::deliveries(&start, retry),
         Command::Work { .. } | Command::Confine { .. } => Ok(Exit::Done),
     }
 }
@@ -185,7 +187,8 @@ fn run_work(start: &Start, name: &SlotName) -> Result<Exit> {
     let log_file = OpenOptions::new().create(true).append(true).open(&log)?;
     let builder = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_ansi(false).with_target(false);
     builder.with_writer(std::sync::Mutex::new(log_file)).init();
-    work::work(home, name).inspect_err(|error| tracing::error!("the worker of slot {name} ends: {error:#}"))
+    let done = if *name == errand::slot() { errand::run(&home) } else { work::work(home, name) };
+    done.inspect_err(|error| tracing::error!("the worker of slot {name} ends: {error:#}"))
 }
 
 /// The file that `init` writes where there is none.

@@ -12,6 +12,7 @@ use crate::clock;
 use crate::dispatch::{self, Orders};
 use crate::exit::{Exit, Refusal};
 use crate::output::{self, QueueRow};
+use crate::request;
 use crate::retention::Wish;
 use crate::store::{Filter, Store, Tally};
 use crate::sweep::{self, Report};
@@ -95,6 +96,27 @@ pub(super) fn list(start: &Start, filter: &Filter) -> Result<Exit> {
     } else if !jobs.is_empty() {
         let now = clock::now();
         output::say(&output::table(output::JOBS, jobs.iter().map(|job| output::job_row(job, now)).collect()))?;
+    }
+    Ok(Exit::Done)
+}
+
+pub(super) fn deliveries(start: &Start, retry: Option<i64>) -> Result<Exit> {
+    let home = start.home()?;
+    if let Some(id) = retry {
+        if !home.open_to_ask()?.retry_delivery(id, clock::now())? {
+            return Err(Refusal::with(Exit::Absent, format!("there is no delivery {id}")));
+        }
+        request::poke(&home)?;
+    }
+    let Some(store) = home.open_to_read()? else {
+        return Ok(Exit::Done);
+    };
+    let deliveries = store.deliveries()?;
+    if start.global.json {
+        output::say_all(deliveries.iter().map(output::delivery_json))?;
+    } else if !deliveries.is_empty() {
+        let header = ["id", "ended", "listener", "state", "title", "format", "tries", "next try", "error"];
+        output::say(&output::table(&header, deliveries.iter().map(output::delivery_row).collect()))?;
     }
     Ok(Exit::Done)
 }

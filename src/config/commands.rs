@@ -98,7 +98,9 @@ fn one_argument(
 fn misplaced(format: &Format, list: &str, slot: &Placeholder) -> Option<String> {
     match slot {
         Placeholder::Input if format.base.is_none() => Some("`{input}` needs a `base`".to_owned()),
-        Placeholder::State => Some("`{state}` has a meaning only in [[notify]]".to_owned()),
+        Placeholder::State | Placeholder::Reason | Placeholder::Detail | Placeholder::Meta => {
+            Some(format!("`{slot}` has a meaning only in [[notify]]"))
+        }
         Placeholder::Output if list == "produces" => Some("`{output}` has no meaning in `produces`".to_owned()),
         _ => None,
     }
@@ -126,7 +128,8 @@ const UNBUILT: &[(&str, IsSet)] = &[
     ("cache.max_bytes", |config| config.cache.max_bytes.0 != 0),
     ("queue.*.max_running", |config| config.queue.values().any(|queue| queue.max_running != 0)),
     ("node.lease", |config| config.node != Node::default()),
-    ("notify", |config| !config.notify.is_empty()),
+    ("notify.*.url", |config| config.notify.iter().any(|notify| notify.url.is_some())),
+    ("notify.*.email", |config| config.notify.iter().any(|notify| notify.email.is_some())),
     ("format.*.fingerprint", |config| any_format(config, |format| !format.fingerprint.is_empty())),
 ];
 

@@ -129,6 +129,12 @@ impl Config {
         self.format.get(format).map_or("default", |format| &format.queue)
     }
 
+    /// Lists the notifications by command, each with its name.
+    pub fn listeners(&self) -> impl Iterator<Item = (String, &Notify)> {
+        let numbered = self.notify.iter().enumerate().filter(|(_, notify)| !notify.command.is_empty());
+        numbered.map(|(at, notify)| (notify.name.clone().unwrap_or_else(|| (at + 1).to_string()), notify))
+    }
+
     /// Lists a format, its base, the base of that and so on; nothing for a format that is not configured.
     pub fn chain(&self, format: &str) -> Vec<&str> {
         let mut chain: Vec<&str> = Vec::new();

@@ -149,13 +149,17 @@ pub struct Node {
 }
 
 /// Who is told of what, by a command, a URL or a mail.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Notify {
-    /// The states that are told of.
+    /// Its name in `deliveries`; without it its number, from 1.
+    pub name: Option<String>,
+    /// What is told of: `ready`, `failed`.
     pub on: Vec<String>,
     /// A command that is run.
     pub command: Vec<String>,
+    /// How long the command may take.
+    pub timeout: Span,
     /// A URL that is posted to.
     pub url: Option<String>,
     /// The file with the secret that signs what is posted.
@@ -213,6 +217,20 @@ impl Default for Failures {
 impl Default for History {
     fn default() -> Self {
         Self { keep: secs(90 * 86_400), max_rows: 1_000_000 }
+    }
+}
+
+impl Default for Notify {
+    fn default() -> Self {
+        Self {
+            name: None,
+            on: Vec::new(),
+            command: Vec::new(),
+            timeout: secs(30),
+            url: None,
+            secret_file: None,
+            email: None,
+        }
     }
 }
 

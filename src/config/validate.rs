@@ -12,6 +12,9 @@ use super::commands::command_faults;
 use super::place::Fault;
 use super::{Config, Format, Limits, MaxAge, OptionSpec, Queue, Span, secs};
 
+/// What `[[notify]]` can tell of.
+const EVENTS: &[&str] = &["ready", "failed"];
+
 /// Finds everything wrong with a configuration.
 pub(super) fn validate(config: &Config) -> Vec<Fault> {
     let mut faults = Vec::new();
@@ -265,7 +268,26 @@ fn base(config: &Config, name: &str, format: &Format, faults: &mut Vec<Fault>) {
 }
 
 fn notifications(config: &Config, faults: &mut Vec<Fault>) {
+    let names: Vec<String> = config.listeners().map(|(name, _)| name).collect();
+    if let Some(name) = names.iter().find(|name| names.iter().filter(|other| other == name).count() > 1) {
+        faults.push(Fault::new(&["notify"], format!("two [[notify]] have the name {name:?}")));
+    }
     for (at, notify) in config.notify.iter().enumerate() {
+        if notify.timeout == secs(0) {
+            faults.push(Fault::new(
+                &["notify", &format!("[{at}]"), "timeout"],
+                "`notify.timeout` must be longer than 0s",
+            ));
+        }
+        if let Some(event) = notify.on.iter().find(|event| !EVENTS.contains(&event.as_str())) {
+            let what = format!("`notify.on`: {event:?} is nothing that is told of");
+            faults
+                .push(Fault::new(&["notify", &format!("[{at}]"), "on"], what).hint_name(event, EVENTS.iter().copied()));
+        }
+        if let Some(name) = notify.name.as_ref().filter(|name| !has_name_form(name, 64, b"._-")) {
+            let what = format!("the name {name:?} of a [[notify]] must be 1 to 64 of A-Z a-z 0-9 . _ -");
+            faults.push(Fault::new(&["notify", &format!("[{at}]"), "name"], what));
+        }
         let ways = [!notify.command.is_empty(), notify.url.is_some(), notify.email.is_some()];
         if ways.into_iter().filter(|way| *way).count() != 1 {
             let what = "a [[notify]] needs one of `command`, `url` and `email`";

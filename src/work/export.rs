@@ -463,6 +463,9 @@ fn values<'v>(job: &'v Job, output: &'v Path, input: Option<&'v Path>, out: &'v 
         job_id: job.id,
         attempt: job.attempts,
         state: job.state().text(),
+        reason: "",
+        detail: "",
+        meta: "",
     }
 }
 

@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use self::export::{Conclusion, Export};
+pub(crate) use self::watch::{Mark, Verdict, Watch};
 use crate::bind::{self, Home};
 use crate::cache::Finished;
 use crate::clock;
@@ -48,16 +49,8 @@ const UNABLE: Duration = Duration::from_secs(5);
 /// # Errors
 /// Trouble of our own; the slot's record then names the run that `recover` is to settle.
 pub fn work(mut home: Home, name: &SlotName) -> Result<Exit> {
-    detach()?;
-    let stop = Stop::listen()?;
-    process::become_subreaper()?;
+    let (mut slot, stop) = take_over(&home, name)?;
     let path = home.layout.slot(name);
-    let mut slot = Held::from_stdin(&path).map_err(|error| {
-        Refusal::usage(format!("`work` is called by `dispatch`, with slot {name} as its input: {error}"))
-    })?;
-    rustix::stdio::dup2_stdin(File::open("/dev/null")?).context("emptying standard input")?;
-    fault::point("work.before_record")?;
-    slot.sign(taken_over(&slot)?)?;
     let mut store = home.open_as_owner()?;
     let until =
         clock::monotonic() + home.config.queue.get(&name.queue).map_or(Duration::ZERO, |queue| queue.work_window.0);
@@ -85,6 +78,23 @@ pub fn work(mut home: Home, name: &SlotName) -> Result<Exit> {
     }
 }
 
+/// Leaves the caller's session and directory and takes the slot over that it gave as standard input.
+///
+/// # Errors
+/// Standard input is not that slot (2), or the kernel refuses.
+pub(crate) fn take_over(home: &Home, name: &SlotName) -> Result<(Held, Stop)> {
+    detach()?;
+    let stop = Stop::listen()?;
+    process::become_subreaper()?;
+    let slot = Held::from_stdin(&home.layout.slot(name)).map_err(|error| {
+        Refusal::usage(format!("`work` is called by `dispatch`, with slot {name} as its input: {error}"))
+    })?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?).context("emptying standard input")?;
+    fault::point("work.before_record")?;
+    slot.sign(first_record(&slot)?)?;
+    Ok((slot, stop))
+}
+
 fn detach() -> Result<()> {
     // A worker started by hand in a terminal's foreground group leads it already; that is no harm.
     let _ = rustix::process::setsid();
@@ -93,7 +103,7 @@ fn detach() -> Result<()> {
 }
 
 /// This worker's first record: a run that the slot's last worker left stays named until it is settled.
-fn taken_over(slot: &Held) -> Result<Record> {
+fn first_record(slot: &Held) -> Result<Record> {
     let own = bind::own_record();
     Ok(match slot.left_behind()? {
         lock::Reading::Record(left) => {
@@ -208,6 +218,7 @@ impl Worker<'_> {
         }
         if self.home.reload()? {
             self.formats = None;
+            self.store.tell(bind::audience(&self.home.config));
         }
         Ok(if self.may_work()? { None } else { Some(Drained::Idle) })
     }

@@ -27,7 +27,7 @@ const SHORTEST_LOOK: Duration = Duration::from_millis(10);
 
 /// Why the watch ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// The exporter ended by itself.
     Ended(Ended),
     /// Its time was up.
@@ -50,7 +50,7 @@ pub(super) enum Verdict {
 
 /// What the row of the job says meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mark {
+pub(crate) enum Mark {
     /// Go on.
     None,
     /// It was cancelled.
@@ -61,29 +61,29 @@ pub(super) enum Mark {
 
 /// What a watch came to.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Watched {
+pub(crate) struct Watched {
     /// Why it ended.
-    pub(super) verdict: Verdict,
+    pub(crate) verdict: Verdict,
     /// Memory and processor time.
-    pub(super) measured: Measured,
+    pub(crate) measured: Measured,
     /// The tree had to be killed because it did not end within the grace.
-    pub(super) was_deaf: bool,
+    pub(crate) was_deaf: bool,
     /// Something of the tree is still there.
-    pub(super) is_undead: bool,
+    pub(crate) is_undead: bool,
 }
 
 /// What is watched, and against which limits.
-pub(super) struct Watch<'a> {
+pub(crate) struct Watch<'a> {
     /// The limits in force.
-    pub(super) limits: &'a Limits,
+    pub(crate) limits: &'a Limits,
     /// The exporter's log, open for cutting.
-    pub(super) log: &'a mut File,
+    pub(crate) log: &'a mut File,
     /// Its private directory.
-    pub(super) work: &'a WorkDir,
+    pub(crate) work: &'a WorkDir,
     /// The worker's stop flag.
-    pub(super) stop: &'a Stop,
+    pub(crate) stop: &'a Stop,
     /// Looks at the row and writes progress, at most twice a second.
-    pub(super) mark: &'a mut dyn FnMut() -> Mark,
+    pub(crate) mark: &'a mut dyn FnMut() -> Mark,
 }
 
 impl Watch<'_> {
@@ -91,7 +91,7 @@ impl Watch<'_> {
     ///
     /// # Errors
     /// The kernel refuses to say how it is; the tree is then left to `recover`.
-    pub(super) fn run(mut self, tree: &mut Tree) -> Result<Watched> {
+    pub(crate) fn run(mut self, tree: &mut Tree) -> Result<Watched> {
         let deadline = clock::monotonic() + self.limits.timeout.0;
         let mut measured = Measured::default();
         let verdict = self.until_verdict(tree, deadline, &mut measured)?;
