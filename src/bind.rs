@@ -139,7 +139,8 @@ impl Home {
         }
         let layout = Layout::of(&config);
         let gid = group_of(&config)?;
-        let policy = Policy { max_age: config.cache.max_age, grace: config.cache.serve_grace.0 };
+        let settings = &config.cache;
+        let policy = Policy { max_age: settings.max_age, grace: settings.serve_grace.0, from: settings.ttl_from };
         let cache = Cache { layout: layout.clone(), policy, mode: config.cache.mode.0, gid };
         Ok(Self { config, config_path, config_text, layout, cache })
     }

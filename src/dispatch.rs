@@ -386,7 +386,11 @@ impl Dispatcher<'_> {
         self.store.expire_waits(now)?;
         let failures = &self.home.config.failures;
         self.store.expire_failed(now - failures.ttl.0, failures.max, now)?;
+        let report = sweep::renew(self.home, self.store, since)?;
+        self.report(&report);
         let report = sweep::by_index(self.home, self.store, now)?;
+        self.report(&report);
+        let report = sweep::by_size(self.home, self.store, now)?;
         self.report(&report);
         for trouble in sweep::remove_orphans(self.home, self.store)? {
             self.find(Exit::TryLater, trouble);

@@ -9,8 +9,9 @@ use chrono::{DateTime, Utc};
 
 use crate::bind::Home;
 use crate::cache::{Facts, is_token};
+use crate::config::TtlFrom;
 use crate::fault;
-use crate::retention::{Action, Wish};
+use crate::retention::{Action, Stored, Wish};
 use crate::store::Store;
 
 /// How many files are touched under one hold of the lock.
@@ -45,8 +46,11 @@ fn needed(store: &dyn Store) -> Result<Needed> {
 }
 
 fn plan(home: &Home, needed: &Needed, wish: Wish, file: &Facts, now: DateTime<Utc>) -> Action {
-    let is_needed = needed.get(&file.filename).is_some_and(|since| file.dates.modified >= *since);
-    home.cache.policy.action(file.dates, is_needed, wish, now)
+    home.cache.policy.action(file.dates, is_needed(needed, file), wish, now)
+}
+
+fn is_needed(needed: &Needed, file: &Facts) -> bool {
+    needed.get(&file.filename).is_some_and(|since| file.dates.modified >= *since)
 }
 
 /// Walks the whole cache and takes what is over age, and what `wish` names.
@@ -76,6 +80,62 @@ pub fn walk(home: &Home, store: &mut dyn Store, wish: Wish, dry_run: bool, now: 
         take(home, store, &mut batch, &mut report, now)?;
     }
     report.trouble.extend(walk_trouble);
+    let room = make_room(home, store, dry_run, now)?;
+    report.aged += room.aged;
+    report.left_over |= room.left_over;
+    report.trouble.extend(room.trouble);
+    Ok(report)
+}
+
+/// Takes files that were not promised for the longest out of `ready` until the others fit into `cache.max_bytes`. Looks at
+/// the whole cache only where the records say that they do not.
+///
+/// # Errors
+/// As [`walk`].
+pub fn by_size(home: &Home, store: &mut dyn Store, now: DateTime<Utc>) -> Result<Report> {
+    let max = home.config.cache.max_bytes.0;
+    if max == 0 || store.present_bytes()? <= max { Ok(Report::default()) } else { make_room(home, store, false, now) }
+}
+
+/// Ages what does not fit into `cache.max_bytes`, or only counts it.
+fn make_room(home: &Home, store: &mut dyn Store, dry_run: bool, now: DateTime<Utc>) -> Result<Report> {
+    let mut report = Report::default();
+    let max = home.config.cache.max_bytes.0;
+    if max == 0 {
+        return Ok(report);
+    }
+    let needed = needed(store)?;
+    let mut trouble = Vec::new();
+    let files: Vec<Facts> = home.cache.walk(|line| trouble.push(line)).collect();
+    let stored = |file: &Facts| Stored { dates: file.dates, bytes: file.bytes, is_needed: is_needed(&needed, file) };
+    let stored: Vec<Stored> = files.iter().map(stored).collect();
+    let surplus = home.cache.policy.surplus(&stored, max, now);
+    let mut plan: Vec<(Facts, Action)> = surplus.into_iter().map(|at| (files[at].clone(), Action::Age)).collect();
+    if dry_run {
+        for (file, action) in &plan {
+            count(&mut report, file, *action);
+        }
+    } else {
+        take_all(home, store, &mut plan, &mut report, now)?;
+    }
+    report.trouble.extend(trouble);
+    Ok(report)
+}
+
+/// Tells the files which of them were handed out since then: front ends may not change them, and only note it.
+///
+/// # Errors
+/// The database cannot be read; single files that resist stand in the report.
+pub fn renew(home: &Home, store: &dyn Store, since: DateTime<Utc>) -> Result<Report> {
+    let mut report = Report::default();
+    if home.cache.policy.from == TtlFrom::Published {
+        return Ok(report);
+    }
+    for (filename, at) in store.accesses(since)? {
+        if let Err(error) = home.cache.renew(&filename, at) {
+            report.trouble.push(format!("{filename}: {error}"));
+        }
+    }
     Ok(report)
 }
 
@@ -122,20 +182,34 @@ fn take_page(
             Some(file) => match plan(home, needed, Wish::default(), &file, now) {
                 // Younger than its run says: a later run was lost.
                 Action::Keep if file.dates.modified >= before => store.still_there(filename, file.dates.modified)?,
+                Action::Keep if home.cache.policy.counted(file.dates, now) >= before => {
+                    store.accessed(filename, home.cache.policy.counted(file.dates, now))?;
+                }
                 Action::Keep => spared += 1,
                 action => due.push((file, action)),
             },
         }
     }
     store.swept(&gone)?;
-    while !due.is_empty() {
-        let rest = due.split_off(due.len().min(BATCH));
-        if !take(home, store, &mut due, report, now)? {
-            return Ok(None);
+    Ok(take_all(home, store, &mut due, report, now)?.then_some(spared))
+}
+
+/// Carries out a plan in batches; false when the lock was not to be had.
+fn take_all(
+    home: &Home,
+    store: &mut dyn Store,
+    plan: &mut Vec<(Facts, Action)>,
+    report: &mut Report,
+    now: DateTime<Utc>,
+) -> Result<bool> {
+    while !plan.is_empty() {
+        let rest = plan.split_off(plan.len().min(BATCH));
+        if !take(home, store, plan, report, now)? {
+            return Ok(false);
         }
-        due = rest;
+        *plan = rest;
     }
-    Ok(Some(spared))
+    Ok(true)
 }
 
 fn count(report: &mut Report, file: &Facts, action: Action) {

@@ -540,3 +540,72 @@ fn every_path_opens_whole_until_its_promise_is_over_through_300_expiries() {
     assert!(opened.into_inner() > ROUNDS);
     queue.assert_quiet();
 }
+
+#[test]
+fn what_is_used_stays_and_what_is_not_goes() {
+    let mut queue = Queue::new();
+    queue.reconfigure("dir = \"cache\"", "dir = \"cache\"\nttl_from = \"accessed\"");
+    let (used, unused) = (publish(&queue, "used"), publish(&queue, "unused"));
+    let first = text(&queue.status("ok", "used")["expires_at"]);
+    queue.set("EXPORT_QUEUE_TEST_CLOCK", "500");
+    assert_eq!(queue.state("ok", "used"), "ready");
+    queue.dispatch().code(0).silent();
+    let renewed = queue.status("ok", "used");
+    assert!(text(&renewed["expires_at"]) > first, "{renewed}");
+    queue.set("EXPORT_QUEUE_TEST_CLOCK", "700");
+    // It was handed out before it expired, and that is noted although no tick came in between.
+    assert_eq!(queue.state("ok", "used"), "ready");
+    assert_eq!(queue.state("ok", "unused"), "absent");
+    queue.dispatch().code(0).silent();
+    assert_eq!((used.exists(), unused.exists()), (true, false));
+    queue.set("EXPORT_QUEUE_TEST_CLOCK", "1301");
+    queue.dispatch().code(0).silent();
+    assert!(!used.exists(), "nobody used it any more");
+}
+
+#[test]
+fn a_use_is_noted_once_a_minute_and_waits_for_no_writer() {
+    let mut queue = Queue::new();
+    queue.reconfigure("dir = \"cache\"", "dir = \"cache\"\nttl_from = \"accessed\"");
+    publish(&queue, "A");
+    let noted = |queue: &Queue| queue.sql("SELECT accessed_at FROM runs").remove(0);
+    queue.state("ok", "A");
+    assert_eq!(noted(&queue), "", "it is known of the same minute");
+    queue.set("EXPORT_QUEUE_TEST_CLOCK", "61");
+    queue.state("ok", "A");
+    let first = noted(&queue);
+    assert_ne!(first, "");
+    queue.set("EXPORT_QUEUE_TEST_CLOCK", "90");
+    queue.state("ok", "A");
+    assert_eq!(noted(&queue), first);
+    queue.set("EXPORT_QUEUE_TEST_CLOCK", "200");
+    let writer = rusqlite::Connection::open(queue.path("state/queue.db")).unwrap();
+    writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let start = now();
+    assert_eq!(queue.state("ok", "A"), "ready");
+    assert!(start.elapsed() < Duration::from_secs(4), "it waited for {:?}", start.elapsed());
+    drop(writer);
+    assert_eq!(noted(&queue), first, "whoever cannot write still answers");
+}
+
+#[test]
+fn the_least_recently_promised_files_make_room() {
+    let mut queue = Queue::new();
+    // Each book has 14 bytes: two fit.
+    queue.reconfigure("dir = \"cache\"", "dir = \"cache\"\nmax_bytes = 30");
+    let mut paths = Vec::new();
+    for (title, clock) in [("B", "0"), ("A", "10"), ("C", "20")] {
+        queue.set("EXPORT_QUEUE_TEST_CLOCK", clock);
+        paths.push(publish(&queue, title));
+    }
+    let dry = sweep(&queue, &["--dry-run"]);
+    assert!(dry["aged"] == 1 || queue.state("ok", "B") == "absent", "{dry}");
+    queue.run(["dispatch"]).code(0).silent();
+    let states = ["A", "B", "C"].map(|title| queue.state("ok", title));
+    assert_eq!(states, ["ready", "absent", "ready"]);
+    assert!(paths[0].exists(), "its path was promised for one grace more");
+    queue.set("EXPORT_QUEUE_TEST_CLOCK", "51");
+    queue.run(["dispatch"]).code(0).silent();
+    assert_eq!(paths.iter().map(|path| path.exists()).collect::<Vec<_>>(), [false, true, true]);
+    assert_eq!(sweep(&queue, &["--dry-run"])["aged"], 0);
+}

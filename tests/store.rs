@@ -95,6 +95,8 @@ conform! {
     runs_are_told_by_what_they_were
     statistics_see_each_run_that_ended_since_then
     old_failures_of_a_state_are_purged_unless_processes_are_left
+    a_file_that_is_used_is_not_due
+    the_files_that_are_there_are_weighed
     a_retry_tries_the_bases_again_and_what_failed_for_its_sake
     each_end_of_a_job_is_told_to_those_who_listen_for_it
     a_run_that_does_not_end_its_job_is_not_told
@@ -988,6 +990,35 @@ fn recent_durations_are_of_successful_runs_of_that_format(store: &mut dyn Store)
     failed(store, "F", Failure::ExitNonzero, false);
     assert_eq!(store.recent_durations("epub", 2).unwrap(), [Duration::from_secs(6), Duration::from_secs(5)]);
     assert_eq!(store.recent_durations("pdf", 2).unwrap(), [Duration::ZERO; 0]);
+}
+
+fn a_file_that_is_used_is_not_due(store: &mut dyn Store) {
+    let due = |store: &dyn Store, before| store.due_files(at(before), at(2000), (0, 9)).unwrap();
+    publish(store, "A", at(0));
+    publish(store, "B", at(1));
+    store.accessed(&name("A"), at(59)).unwrap();
+    assert_eq!(store.accesses(at(0)).unwrap(), [], "that is known of the same minute");
+    store.accessed(&name("A"), at(600)).unwrap();
+    store.accessed(&name("A"), at(659)).unwrap();
+    store.accessed(&name("nobody's"), at(600)).unwrap();
+    assert_eq!(store.accesses(at(600)).unwrap(), [(name("A"), at(600))]);
+    assert_eq!(store.accesses(at(601)).unwrap(), []);
+    assert_eq!(due(store, 600), [name("B")]);
+    assert_eq!(due(store, 601), [name("B"), name("A")]);
+    store.still_there(&name("A"), at(10)).unwrap();
+    assert_eq!(due(store, 11), [name("B"), name("A")], "an aged file was not used");
+    let run = store.history(Some(&name("B")), 1).unwrap().remove(0);
+    assert_eq!(run.published_at, Some(at(1)));
+}
+
+fn the_files_that_are_there_are_weighed(store: &mut dyn Store) {
+    assert_eq!(store.present_bytes().unwrap(), 0);
+    publish(store, "A", at(0));
+    publish(store, "B", at(1));
+    publish(store, "A", at(2));
+    assert_eq!(store.present_bytes().unwrap(), 10);
+    store.swept(&[name("A")]).unwrap();
+    assert_eq!(store.present_bytes().unwrap(), 5);
 }
 
 fn a_retry_tries_the_bases_again_and_what_failed_for_its_sake(store: &mut dyn Store) {

@@ -109,6 +109,7 @@ fn facts_in(shard: &OwnedFd, path: &Path) -> io::Result<Option<Facts>> {
     };
     let dates = Dates {
         modified: time(stat.st_mtime, stat.st_mtime_nsec as u64),
+        accessed: time(stat.st_atime, stat.st_atime_nsec as u64),
         changed: time(stat.st_ctime, stat.st_ctime_nsec as u64),
     };
     let (inode, bytes) = ((stat.st_dev, stat.st_ino), stat.st_size.unsigned_abs());
@@ -186,6 +187,25 @@ impl Cache {
         })
     }
 
+    fn is_as_planned(&self, there: Dates, planned: Dates, now: DateTime<Utc>) -> bool {
+        there.modified == planned.modified && self.policy.counted(there, now) == self.policy.counted(planned, now)
+    }
+
+    /// Notes at a file that it was handed out then, if that renews it; needs no lock, for no promise rests on it.
+    ///
+    /// # Errors
+    /// The file cannot be looked at or changed.
+    pub fn renew(&self, filename: &str, at: DateTime<Utc>) -> io::Result<()> {
+        let path = self.layout.published(filename);
+        let Some(shard) = open_shard(&path)? else {
+            return Ok(());
+        };
+        match facts_in(&shard, &path)? {
+            Some(file) if self.policy.renews(file.dates, at) => publish::set_access(&shard, filename, at),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// Carries out a plan for one file under the lock, if it still is the file that was looked at; says whether it was done.
     ///
     /// # Errors
@@ -195,7 +215,7 @@ impl Cache {
             return Ok(false);
         };
         match facts_in(&shard, &planned.path)? {
-            Some(there) if there.inode == planned.inode && there.dates.modified == planned.dates.modified => {}
+            Some(there) if there.inode == planned.inode && self.is_as_planned(there.dates, planned.dates, now) => {}
             Some(_) | None => return Ok(false),
         }
         match action {

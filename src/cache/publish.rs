@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, Utc};
+use rustix::fs::{AtFlags, Timespec, Timestamps};
 
 use super::{Cache, CacheLock};
 use crate::fault;
@@ -27,12 +28,25 @@ fn system_time(date: DateTime<Utc>) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(date.timestamp_millis()).unwrap_or(0))
 }
 
-/// Sets the date of a file in its shard, following no link.
-pub(super) fn set_date(shard: &OwnedFd, filename: &str, date: DateTime<Utc>) -> io::Result<()> {
+fn stamp(date: DateTime<Utc>) -> Timespec {
     let millis = date.timestamp_millis().max(0);
-    let stamp = rustix::fs::Timespec { tv_sec: millis / 1000, tv_nsec: (millis % 1000) * 1_000_000 };
-    let times = rustix::fs::Timestamps { last_access: stamp, last_modification: stamp };
-    Ok(rustix::fs::utimensat(shard, filename, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?)
+    Timespec { tv_sec: millis / 1000, tv_nsec: (millis % 1000) * 1_000_000 }
+}
+
+fn set_times(shard: &OwnedFd, filename: &str, last_access: Timespec, last_modification: Timespec) -> io::Result<()> {
+    let times = Timestamps { last_access, last_modification };
+    Ok(rustix::fs::utimensat(shard, filename, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+/// Sets the dates of a file in its shard, following no link.
+pub(super) fn set_date(shard: &OwnedFd, filename: &str, date: DateTime<Utc>) -> io::Result<()> {
+    set_times(shard, filename, stamp(date), stamp(date))
+}
+
+/// Sets when a file in its shard was last handed out, following no link.
+pub(super) fn set_access(shard: &OwnedFd, filename: &str, at: DateTime<Utc>) -> io::Result<()> {
+    let unchanged = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+    set_times(shard, filename, stamp(at), unchanged)
 }
 
 impl Cache {

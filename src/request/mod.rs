@@ -242,11 +242,21 @@ fn look(home: &Home, key: &Key, filename: &str, opened: Option<&dyn Store>) -> R
         }
         other => other?,
     }
+    if let Some((facts, _)) = answer.file.as_ref().filter(|(facts, _)| home.cache.policy.renews(facts.dates, now)) {
+        note_access(home, &facts.filename, now);
+    }
     if !is_ready {
         // Between the two looks the job may have been fulfilled and its row deleted.
         answer.file = home.ready(filename, clock::now())?.filter(|_| answer.job.is_none());
     }
     Ok(answer)
+}
+
+/// Notes that a path is handed out, for the next tick to tell the file; whoever may not, or would have to wait, does not.
+fn note_access(home: &Home, filename: &str, now: DateTime<Utc>) {
+    if let Err(error) = home.open_to_ask().and_then(|mut store| store.accessed(filename, now)) {
+        tracing::debug!("the use of {filename} is not noted: {error:#}");
+    }
 }
 
 /// Adds what the database knows.

@@ -413,8 +413,18 @@ pub trait Store {
     /// Base files that live jobs may still use, and since when those must have been published.
     fn needed_bases(&self) -> Result<Vec<(String, DateTime<Utc>)>>;
 
-    /// Files published before then that nobody has seen gone, oldest first: `page.1` of them after the first `page.0`.
+    /// Files published and handed out before then that nobody has seen gone, oldest first: `page.1` of them after the first
+    /// `page.0`.
     fn due_files(&self, before: DateTime<Utc>, now: DateTime<Utc>, page: (u32, u32)) -> Result<Vec<String>>;
+
+    /// How large all files together are that nobody has seen gone.
+    fn present_bytes(&self) -> Result<u64>;
+
+    /// Notes that a file was handed out at that time, unless that is known of the same minute. Waits for no other writer.
+    fn accessed(&mut self, filename: &str, at: DateTime<Utc>) -> Result<()>;
+
+    /// Files that were handed out since then, and when that was last noted.
+    fn accesses(&self, since: DateTime<Utc>) -> Result<Vec<(String, DateTime<Utc>)>>;
 
     /// Notes that these files are gone.
     fn swept(&mut self, filenames: &[String]) -> Result<()>;

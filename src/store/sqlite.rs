@@ -553,6 +553,32 @@ impl Store for Sqlite {
         })
     }
 
+    fn present_bytes(&self) -> Result<u64> {
+        self.read(|conn| count(conn, sql!("present_bytes"), &[]))
+    }
+
+    fn accessed(&mut self, filename: &str, at: DateTime<Utc>) -> Result<()> {
+        let known = named_params! {":filename": filename, ":before": millis(at) - 60_000};
+        if self.read(|conn| count(conn, sql!("is_unused"), known))? == 0 {
+            return Ok(());
+        }
+        self.conn.busy_timeout(Duration::ZERO)?;
+        let params = named_params! {":filename": filename, ":at": millis(at)};
+        let noted = self.write(|tx| Ok(tx.execute(sql!("accessed"), params).map(drop)?));
+        self.conn.busy_timeout(BUSY)?;
+        noted
+    }
+
+    fn accesses(&self, since: DateTime<Utc>) -> Result<Vec<(String, DateTime<Utc>)>> {
+        self.read(|conn| {
+            let mut statement = conn.prepare(sql!("accesses"))?;
+            let rows = statement.query_map(named_params! {":since": millis(since)}, |row| {
+                Ok((row.get(0)?, from_millis(row.get(1)?)))
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
     fn swept(&mut self, filenames: &[String]) -> Result<()> {
         if filenames.is_empty() {
             return Ok(());

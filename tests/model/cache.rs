@@ -8,10 +8,10 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use export_queue::cache::{Cache, Facts};
 use export_queue::clock::from_millis;
-use export_queue::config::MaxAge;
+use export_queue::config::{MaxAge, TtlFrom};
 use export_queue::layout::Layout;
 use export_queue::lock::Record;
-use export_queue::retention::{Action, Dates, Policy, Wish};
+use export_queue::retention::{Action, Dates, Policy, Standing, Stored, Wish};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -20,6 +20,8 @@ use super::store::quick_dir;
 const GRACE: Duration = Duration::from_secs(30);
 const HOUR: TimeDelta = TimeDelta::hours(1);
 const FILES: usize = 4;
+const BOOK: &str = "a book";
+const BYTES: u64 = BOOK.len() as u64;
 
 /// A step that somebody takes; a file is named by its number.
 #[derive(Debug, Clone)]
@@ -32,6 +34,10 @@ enum Step {
     Need(BTreeSet<usize>),
     /// Files are planned for, one is perhaps published between plan and deed, and the plan is carried out.
     Sweep { older_than: Option<i64>, force: bool, between: Option<usize> },
+    /// A path is handed out, and that is noted at the file.
+    Use(usize),
+    /// All files together may have that many bytes.
+    Bound(u64),
     /// Somebody deletes a file by hand.
     Lose(usize),
 }
@@ -46,6 +52,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         5 => (0..FILES, skew).prop_map(|(file, skew)| Step::Publish { file, skew }),
         1 => prop::collection::btree_set(0..FILES, 0..FILES).prop_map(Step::Need),
         7 => sweep.prop_map(|(older_than, force, between)| Step::Sweep { older_than, force, between }),
+        3 => (0..FILES).prop_map(Step::Use),
+        2 => (0..=FILES as u64).prop_map(|files| Step::Bound(files * BYTES)),
         1 => (0..FILES).prop_map(Step::Lose),
     ];
     prop::collection::vec(step, 1..60)
@@ -54,7 +62,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// What is known of a file that is there.
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    published_at: DateTime<Utc>,
+    /// When it was published or, if that counts, last handed out.
+    counted_at: DateTime<Utc>,
     /// The path may be opened until then: one grace after it was last handed out.
     promised_until: DateTime<Utc>,
     /// When ageing changed it, or publishing: no program can set that date, so time here is not the machine's.
@@ -75,12 +84,12 @@ fn name(file: usize) -> String {
 }
 
 impl Scene {
-    fn new(max_age: MaxAge) -> Self {
+    fn new(max_age: MaxAge, from: TtlFrom) -> Self {
         let dir = quick_dir();
         let layout = Layout { state: dir.path().join("state"), cache: dir.path().join("cache") };
         fs::create_dir_all(layout.work()).expect("a directory");
         let gid = fs::metadata(dir.path()).expect("a directory").gid();
-        let policy = Policy { max_age, grace: GRACE };
+        let policy = Policy { max_age, grace: GRACE, from };
         let cache = Cache { layout, policy, mode: 0o640, gid };
         let now = from_millis(1_700_000_000_000);
         Self { cache, dir, now, known: BTreeMap::new(), needed: BTreeSet::new() }
@@ -92,15 +101,59 @@ impl Scene {
 
     fn publish(&mut self, file: usize, at: DateTime<Utc>) {
         let path = self.dir.path().join("made");
-        fs::write(&path, "a book").expect("a file");
+        fs::write(&path, BOOK).expect("a file");
         let mut finished =
             self.cache.prepare(&path, &File::open(&path).expect("it is there"), at).expect("a whole file");
         self.cache.make_shard(&name(file)).expect("a shard");
         let lock = self.lock();
         self.cache.rename(&lock, &mut finished, &name(file), at).expect("a name");
         lock.release().expect("a lock");
-        let known = Known { published_at: at, promised_until: self.now, changed: self.now, is_aged: false };
+        let known = Known { counted_at: at, promised_until: self.now, changed: self.now, is_aged: false };
         self.known.insert(file, known);
+    }
+
+    fn note_use(&mut self, file: usize) {
+        let Some(facts) = self.facts(file) else { return };
+        self.cache.renew(&name(file), self.now).expect("a note");
+        let known = self.known.get_mut(&file).expect("it is there");
+        let after = self.cache.find(&name(file)).expect("a look").expect("it is there");
+        assert_eq!(after.dates.modified, facts.dates.modified, "when it was published does not change");
+        if self.cache.policy.renews(facts.dates, self.now) {
+            assert!(!known.is_aged, "an aged file does not come back");
+            known.counted_at = self.now;
+        }
+    }
+
+    /// Makes room: the least recently promised go first, those that are needed stay, and no more than must.
+    fn bound(&mut self, max: u64) {
+        let policy = self.cache.policy;
+        let files: Vec<(usize, Facts)> = (0..FILES).filter_map(|file| Some((file, self.facts(file)?))).collect();
+        let stored = |(file, facts): &(usize, Facts)| Stored {
+            dates: facts.dates,
+            bytes: facts.bytes,
+            is_needed: self.needed.contains(file),
+        };
+        let stored: Vec<Stored> = files.iter().map(stored).collect();
+        let surplus = policy.surplus(&stored, max, self.now);
+        let is_ready = |at: &usize| matches!(policy.standing(stored[*at].dates, self.now), Standing::Ready { .. });
+        let stays: Vec<usize> = (0..files.len()).filter(|at| !surplus.contains(at)).filter(is_ready).collect();
+        let free: Vec<&usize> = stays.iter().filter(|at| !stored[**at].is_needed).collect();
+        let bytes = stays.len() as u64 * BYTES;
+        assert!(bytes <= max || free.is_empty(), "{bytes} bytes stay, {max} may");
+        assert!(surplus.is_empty() || bytes + BYTES > max, "more goes than must");
+        for gone in &surplus {
+            assert!(is_ready(gone) && !stored[*gone].is_needed);
+            let date = |at: usize| self.known[&files[at].0].counted_at;
+            assert!(free.iter().all(|stays| date(*gone) <= date(**stays)), "a file promised later goes first");
+        }
+        let lock = self.lock();
+        for at in surplus {
+            let (file, facts) = &files[at];
+            assert!(self.cache.apply(&lock, facts, Action::Age, self.now).expect("a deed"));
+            let known = self.known[file];
+            self.known.insert(*file, Known { is_aged: true, changed: self.now, ..known });
+        }
+        lock.release().expect("a lock");
     }
 
     /// Hands out every path that is ready now, as front ends do all the time.
@@ -162,9 +215,9 @@ impl Scene {
             assert!(self.now >= known.changed + GRACE, "{file} was aged at {}", known.changed);
         } else {
             let MaxAge::After(max) = self.cache.policy.max_age else { panic!("{file} was to be kept for ever") };
-            assert!(self.now >= known.published_at + max, "{file} was published at {}", known.published_at);
+            assert!(self.now >= known.counted_at + max, "{file} counts from {}", known.counted_at);
             assert!(
-                !self.needed.contains(&file) || self.now >= known.published_at + max + HOUR,
+                !self.needed.contains(&file) || self.now >= known.counted_at + max + HOUR,
                 "{file} is a base that a job waits for"
             );
         }
@@ -179,6 +232,8 @@ impl Scene {
                 let older_than = older_than.map(|secs: i64| Duration::from_secs(secs.unsigned_abs()));
                 self.sweep(Wish { older_than, force: *force }, *between);
             }
+            Step::Use(file) => self.note_use(*file),
+            Step::Bound(max) => self.bound(*max),
             Step::Lose(file) => {
                 if self.known.remove(file).is_some() {
                     fs::remove_file(self.cache.layout.published(&name(*file))).expect("it is there");
@@ -204,13 +259,13 @@ impl Scene {
         let MaxAge::After(max) = self.cache.policy.max_age else { return };
         for (file, known) in &self.known {
             let spared = if self.needed.contains(file) { HOUR } else { TimeDelta::zero() };
-            assert!(self.now < known.published_at + max + spared, "{file} is overdue: {known:?}");
+            assert!(self.now < known.counted_at + max + spared, "{file} is overdue: {known:?}");
         }
     }
 }
 
-fn play(max_age: MaxAge, steps: &[Step]) {
-    let mut scene = Scene::new(max_age);
+fn play(max_age: MaxAge, from: TtlFrom, steps: &[Step]) {
+    let mut scene = Scene::new(max_age, from);
     for step in steps {
         scene.hand_out();
         scene.take(step);
@@ -240,8 +295,9 @@ proptest! {
         max_age in prop::sample::select(vec![
             MaxAge::After(Duration::from_secs(600)), MaxAge::After(Duration::from_secs(60)), MaxAge::Never,
         ]),
+        from in prop::sample::select(vec![TtlFrom::Published, TtlFrom::Accessed]),
         steps in steps(),
     ) {
-        play(max_age, &steps);
+        play(max_age, from, &steps);
     }
 }
