@@ -188,7 +188,7 @@ pub fn status_json(answer: &Answer) -> String {
         interruptions: job.map_or(0, |job| job.interruptions),
         retry_after_seconds: answer.retry_after.map(|left| left.as_secs() + u64::from(left.subsec_nanos() > 0)),
         poll_after_seconds: answer.poll_after,
-        meta: job.and_then(|job| serde_json::from_str(job.meta.as_deref()?).ok()),
+        meta: answer.meta.as_deref().and_then(|meta| serde_json::from_str(meta).ok()),
     };
     // Strings, numbers and maps with string keys always have a JSON form.
     serde_json::to_string(&object).unwrap_or_default()

@@ -48,6 +48,8 @@ fn what_a_caller_gives_comes_back() {
     assert_eq!(status["meta"], meta);
     assert_eq!(queue.status("ok", "A")["meta"], meta);
     queue.dispatch().code(0);
+    let status = queue.status("ok", "A");
+    assert_eq!((&status["state"], &status["meta"]), (&"ready".into(), &meta));
     let run = queue.run(["--json", "history", "A"]).code(0).json();
     assert_eq!((&run["meta"], &run["client"]), (&meta, &"web 1".into()));
     let told = refusal(&queue, &["request", "B", "--meta", "{"]);

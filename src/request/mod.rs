@@ -23,7 +23,7 @@ use crate::exporter;
 use crate::fault;
 use crate::forecast::{self, Outlook, Running};
 use crate::gates;
-use crate::job::{Job, Phase, Waiting};
+use crate::job::{Job, Outcome, Phase, Waiting};
 use crate::key::{self, Key};
 use crate::rules::{self, Scene};
 use crate::store::{Ask, Requested, Store};
@@ -78,6 +78,8 @@ pub struct Answer {
     pub retry_after: Option<Duration>,
     /// What the operator wants callers to read.
     pub message: Option<String>,
+    /// What the first caller wants to have back, JSON.
+    pub meta: Option<String>,
     /// When this was true.
     pub now: DateTime<Utc>,
 }
@@ -259,9 +261,16 @@ fn note_access(home: &Home, filename: &str, now: DateTime<Utc>) {
     }
 }
 
-/// Adds what the database knows.
+/// Adds what the database knows: of the job, or of the run that made the file.
 fn describe_job(home: &Home, store: &dyn Store, answer: &mut Answer) -> Result<()> {
-    store.find(&answer.filename)?.map_or(Ok(()), |job| describe(home, store, job, answer))
+    if let Some(job) = store.find(&answer.filename)? {
+        return describe(home, store, job, answer);
+    }
+    if answer.file.is_some() {
+        let run = store.history(Some(&answer.filename), 1)?.pop();
+        answer.meta = run.filter(|run| run.outcome == Outcome::Ready).and_then(|run| run.meta);
+    }
+    Ok(())
 }
 
 fn describe(home: &Home, store: &dyn Store, job: Job, answer: &mut Answer) -> Result<()> {
@@ -284,6 +293,7 @@ fn describe(home: &Home, store: &dyn Store, job: Job, answer: &mut Answer) -> Re
             answer.retry_after = rules::hold_left(*reason, *at, home.config.failures.hold.0, answer.now);
         }
     }
+    answer.meta.clone_from(&job.meta);
     answer.poll_after = rules::poll_after(&job, answer.ahead, answer.waiting, answer.now);
     answer.job = Some(job);
     Ok(())
@@ -379,6 +389,7 @@ fn blank(home: &Home, key: &Key, filename: String, now: DateTime<Utc>) -> Answer
         poll_after: None,
         retry_after: None,
         message: None,
+        meta: None,
         now,
     }
 }
