@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use chrono::{DateTime, Utc};
-use rusqlite::{Transaction, named_params};
+use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use super::sqlite::{change, count, find, millis, sure};
 use super::{Ask, Batch, Bound, QueueBounds, Requested};
-use crate::fault;
 use crate::job::Job;
 use crate::rules::{self, Step};
 
@@ -20,11 +19,62 @@ pub(super) struct Room {
     of_client: BTreeMap<(String, String), u64>,
 }
 
-/// Every one in turn until one is refused.
+impl Room {
+    /// The bound that one more job would pass, if there is one.
+    fn refusal(&mut self, tx: &Transaction<'_>, ask: &Ask) -> Result<Option<Requested>> {
+        let QueueBounds { queued, per_client } = ask.bounds;
+        if queued > 0 {
+            let params = named_params! {":queue": ask.queue, ":bound": queued as i64};
+            let known = self.queued.entry(ask.queue.clone());
+            if known_or(known, || count(tx, sql!("count_queued"), params))? >= queued {
+                return Ok(Some(Requested::QueueFull));
+            }
+        }
+        if let (true, Some(client)) = (per_client > 0, &ask.client) {
+            let params = named_params! {":queue": ask.queue, ":client": client, ":bound": per_client as i64};
+            let known = self.of_client.entry((ask.queue.clone(), client.clone()));
+            if known_or(known, || count(tx, sql!("count_client"), params))? >= per_client {
+                return Ok(Some(Requested::ClientLimit));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Counts one more; what no bound was looked at for is not counted.
+    fn take(&mut self, ask: &Ask) {
+        if let Some(queued) = self.queued.get_mut(&ask.queue) {
+            *queued += 1;
+        }
+        if self.of_client.is_empty() {
+            return;
+        }
+        let client = ask.client.as_ref().map(|client| (ask.queue.clone(), client.clone()));
+        if let Some(own) = client.and_then(|client| self.of_client.get_mut(&client)) {
+            *own += 1;
+        }
+    }
+}
+
+fn known_or<K: Ord>(known: Entry<'_, K, u64>, count: impl FnOnce() -> Result<u64>) -> Result<u64> {
+    Ok(match known {
+        Entry::Occupied(known) => *known.get(),
+        Entry::Vacant(unknown) => *unknown.insert(count()?),
+    })
+}
+
+/// Every one in turn until one is refused. Most lines of a batch are new: those are written without a look before.
 pub(super) fn request_all(tx: &Transaction<'_>, asks: &[Ask], now: DateTime<Utc>) -> Result<Batch> {
     let mut room = Room::default();
     let (mut queued, mut joined, mut failing) = (0, 0, 0);
     for (at, ask) in asks.iter().enumerate() {
+        if room.refusal(tx, ask)?.is_none()
+            && let Some(id) = insert(tx, ask, now)?
+        {
+            room.take(ask);
+            follow_up(tx, ask, id, now)?;
+            queued += 1;
+            continue;
+        }
         match request(tx, ask, &mut room, now)? {
             Requested::Queued(_) => queued += 1,
             Requested::Joined(_) => joined += 1,
@@ -52,20 +102,20 @@ pub(super) fn request(tx: &Transaction<'_>, ask: &Ask, room: &mut Room, now: Dat
         }
         (Step::Join, Some(job)) => Requested::Joined(join(tx, ask, &job, now)?),
         (Step::Revive | Step::Insert | Step::Hold | Step::Want | Step::Join, row) => {
-            if let Some(refused) = take_room(tx, ask, room)? {
+            if let Some(refused) = room.refusal(tx, ask)? {
                 return Ok(refused);
             }
-            Requested::Queued(sure(tx, put(tx, ask, row.map(|job| job.id), now)?)?)
+            let id = match row {
+                Some(job) => revive(tx, ask, job.id, now).map(|()| job.id)?,
+                None => insert(tx, ask, now)?.context("a row is there that was not there before")?,
+            };
+            room.take(ask);
+            Requested::Queued(sure(tx, id)?)
         }
     };
     if let Requested::Queued(job) | Requested::Joined(job) = &answer {
-        note_interest(tx, job.id, ask.client.as_deref())?;
-        if ask.retry {
-            let params = named_params! {":filename": job.filename, ":now": millis(now)};
-            tx.prepare_cached(sql!("retry_relatives"))?.execute(params)?;
-        }
+        follow_up(tx, ask, job.id, now)?;
     }
-    fault::point("request.before_commit")?;
     Ok(answer)
 }
 
@@ -83,36 +133,6 @@ fn due_at(ask: &Ask, now: DateTime<Utc>) -> Option<i64> {
     ask.not_before.filter(|at| *at > now).map(millis)
 }
 
-/// Takes a place among the waiting jobs; the bound that is reached, if one is.
-fn take_room(tx: &Transaction<'_>, ask: &Ask, room: &mut Room) -> Result<Option<Requested>> {
-    let QueueBounds { queued, per_client } = ask.bounds;
-    if queued > 0 {
-        let params = named_params! {":queue": ask.queue, ":bound": queued as i64};
-        let known = room.queued.entry(ask.queue.clone());
-        if !take_place(known, queued, || count(tx, sql!("count_queued"), params))? {
-            return Ok(Some(Requested::QueueFull));
-        }
-    }
-    if let (true, Some(client)) = (per_client > 0, &ask.client) {
-        let params = named_params! {":queue": ask.queue, ":client": client, ":bound": per_client as i64};
-        let known = room.of_client.entry((ask.queue.clone(), client.clone()));
-        if !take_place(known, per_client, || count(tx, sql!("count_client"), params))? {
-            return Ok(Some(Requested::ClientLimit));
-        }
-    }
-    Ok(None)
-}
-
-/// Counts one more, if the bound allows it.
-fn take_place<K: Ord>(known: Entry<'_, K, u64>, bound: u64, count: impl FnOnce() -> Result<u64>) -> Result<bool> {
-    let taken = match known {
-        Entry::Occupied(known) => known.into_mut(),
-        Entry::Vacant(unknown) => unknown.insert(count()?),
-    };
-    *taken += 1;
-    Ok(*taken <= bound)
-}
-
 fn next_rank(tx: &Transaction<'_>, ask: &Ask, now: DateTime<Utc>) -> Result<i64> {
     if let Some(rank) = ask.rank {
         return Ok(rank);
@@ -127,39 +147,44 @@ fn next_rank(tx: &Transaction<'_>, ask: &Ask, now: DateTime<Utc>) -> Result<i64>
     Ok(rules::rank(now, ask.priority, last))
 }
 
-/// Writes the row of a new or a revived job; `id` is the row that is revived.
-fn put(tx: &Transaction<'_>, ask: &Ask, id: Option<i64>, now: DateTime<Utc>) -> Result<i64> {
-    let rank = next_rank(tx, ask, now)?;
-    let (submitted_at, options) = (millis(now), ask.key.options_json());
-    let newer_than = ask.refresh.then_some(submitted_at);
-    let due_at = due_at(ask, now);
-    let waits_for = due_at.map(|_| "not_before");
-    let wait_until = ask.wait_until.map(millis);
-    let key = &ask.key;
-    if let Some(id) = id {
-        change(tx, sql!("interest_clear"), named_params! {":job_id": id})?;
-        change(
-            tx,
-            sql!("revive"),
-            named_params! {
-                ":id": id, ":queue": ask.queue, ":client": ask.client, ":meta": ask.meta, ":pages": ask.pages,
-                ":priority": ask.priority, ":rank": rank, ":base_filename": ask.base_filename,
-                ":submitted_at": submitted_at, ":newer_than": newer_than, ":due_at": due_at, ":waits_for": waits_for,
-                ":wait_until": wait_until,
-            },
-        )?;
-        return Ok(id);
-    }
-    Ok(tx.prepare_cached(sql!("insert"))?.query_row(
+/// Writes the row of a new job; `None` when there is one for that file.
+fn insert(tx: &Transaction<'_>, ask: &Ask, now: DateTime<Utc>) -> Result<Option<i64>> {
+    let (rank, submitted_at, due_at, key) = (next_rank(tx, ask, now)?, millis(now), due_at(ask, now), &ask.key);
+    let params = named_params! {
+        ":title": key.title, ":lang": key.lang, ":font": key.font, ":format": key.format, ":options": key.options_json(),
+        ":filename": ask.filename, ":base_filename": ask.base_filename, ":queue": ask.queue, ":client": ask.client,
+        ":meta": ask.meta, ":pages": ask.pages, ":priority": ask.priority, ":rank": rank,
+        ":submitted_at": submitted_at, ":newer_than": ask.refresh.then_some(submitted_at), ":due_at": due_at,
+        ":waits_for": due_at.map(|_| "not_before"), ":wait_until": ask.wait_until.map(millis),
+    };
+    Ok(tx.prepare_cached(sql!("insert"))?.query_row(params, |row| row.get(0)).optional()?)
+}
+
+/// Makes a failed row that of a new job.
+fn revive(tx: &Transaction<'_>, ask: &Ask, id: i64, now: DateTime<Utc>) -> Result<()> {
+    let (rank, submitted_at, due_at) = (next_rank(tx, ask, now)?, millis(now), due_at(ask, now));
+    change(tx, sql!("interest_clear"), named_params! {":job_id": id})?;
+    change(
+        tx,
+        sql!("revive"),
         named_params! {
-            ":title": key.title, ":lang": key.lang, ":font": key.font, ":format": key.format, ":options": options,
-            ":filename": ask.filename, ":base_filename": ask.base_filename, ":queue": ask.queue, ":client": ask.client,
-            ":meta": ask.meta, ":pages": ask.pages, ":priority": ask.priority, ":rank": rank,
-            ":submitted_at": submitted_at, ":newer_than": newer_than, ":due_at": due_at, ":waits_for": waits_for,
-            ":wait_until": wait_until,
+            ":id": id, ":queue": ask.queue, ":client": ask.client, ":meta": ask.meta, ":pages": ask.pages,
+            ":priority": ask.priority, ":rank": rank, ":base_filename": ask.base_filename,
+            ":submitted_at": submitted_at, ":newer_than": ask.refresh.then_some(submitted_at), ":due_at": due_at,
+            ":waits_for": due_at.map(|_| "not_before"), ":wait_until": ask.wait_until.map(millis),
         },
-        |row| row.get(0),
-    )?)
+    )?;
+    Ok(())
+}
+
+/// What every wish for a live job does beside its row.
+fn follow_up(tx: &Transaction<'_>, ask: &Ask, id: i64, now: DateTime<Utc>) -> Result<()> {
+    note_interest(tx, id, ask.client.as_deref())?;
+    if ask.retry {
+        let params = named_params! {":filename": ask.filename, ":now": millis(now)};
+        change(tx, sql!("retry_relatives"), params)?;
+    }
+    Ok(())
 }
 
 fn note_interest(tx: &Transaction<'_>, job_id: i64, client: Option<&str>) -> Result<()> {

@@ -286,12 +286,17 @@ impl Store for Sqlite {
     }
 
     fn request(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested> {
-        self.write(|tx| request::request(tx, ask, &mut Room::default(), now))
+        self.write(|tx| {
+            let requested = request::request(tx, ask, &mut Room::default(), now)?;
+            fault::point("request.before_commit")?;
+            Ok(requested)
+        })
     }
 
     fn request_all(&mut self, asks: &[Ask], now: DateTime<Utc>) -> Result<Batch> {
         self.transact(|tx| {
             let batch = request::request_all(tx, asks, now)?;
+            fault::point("request.before_commit")?;
             let stays = matches!(batch, Batch::Stored { .. });
             Ok((batch, stays))
         })
