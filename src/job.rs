@@ -297,6 +297,7 @@ impl Job {
             finished_at: now,
             published_at: None,
             measured: Measured::default(),
+            fingerprint: None,
         }
     }
 
@@ -346,6 +347,8 @@ pub struct Run {
     pub published_at: Option<DateTime<Utc>>,
     /// The facts that the worker measured.
     pub measured: Measured,
+    /// What the fingerprint of its format said before it began, hashed.
+    pub fingerprint: Option<String>,
 }
 
 /// What statistics need of a run.

@@ -15,7 +15,7 @@ use crate::config::{MaxAge, TtlFrom};
 /// How far ahead of the clock a file's date may be.
 const LEAP: Duration = Duration::from_secs(60);
 
-/// A file is renewed no more often than this.
+/// A file is renewed no more often than this, or where files live for less than four of it, than a quarter of their life.
 const RENEWED: Duration = Duration::from_secs(60);
 
 /// How long a base file is spared beyond its age while a waiting job may still use it.
@@ -121,8 +121,17 @@ impl Policy {
 
     /// Whether handing a file out at that time renews it: it was ready then, and was not renewed for a minute.
     pub fn renews(&self, dates: Dates, at: DateTime<Utc>) -> bool {
-        let since = (at - self.counted(dates, at)).to_std().unwrap_or_default();
-        self.from == TtlFrom::Accessed && since >= RENEWED && matches!(self.standing(dates, at), Standing::Ready { .. })
+        self.from == TtlFrom::Accessed
+            && self.counted(dates, at) <= self.renewed_before(at)
+            && matches!(self.standing(dates, at), Standing::Ready { .. })
+    }
+
+    /// A file that was renewed after this is not renewed then.
+    pub fn renewed_before(&self, at: DateTime<Utc>) -> DateTime<Utc> {
+        match self.max_age {
+            MaxAge::Never => at - RENEWED,
+            MaxAge::After(max) => at - RENEWED.min(max / 4),
+        }
     }
 
     /// Which of these files to age so that the ready ones among them fit into `max_bytes`: the least recently promised
@@ -248,6 +257,8 @@ mod tests {
             assert!(!TEN.renews(dates(0), at(secs)));
         }
         assert!(!USED.renews(handed_out, at(559)));
+        let short = Policy { max_age: MaxAge::After(Duration::from_secs(80)), ..USED };
+        assert!(short.renews(dates(0), at(20)) && !short.renews(dates(0), at(19)), "a quarter of its life is enough");
         let of_a_wrong_clock = Dates { accessed: at(9999), ..dates(0) };
         assert_eq!(USED.standing(of_a_wrong_clock, at(600)), Standing::Due);
     }

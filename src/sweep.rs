@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use chrono::{DateTime, Utc};
 
 use crate::bind::Home;
@@ -122,6 +122,16 @@ fn make_room(home: &Home, store: &mut dyn Store, dry_run: bool, now: DateTime<Ut
     Ok(report)
 }
 
+/// Takes one file out of `ready` because what it was made from changed; false when the lock was not to be had.
+///
+/// # Errors
+/// The database cannot be used, or the file resists.
+pub fn age(home: &Home, store: &mut dyn Store, file: Facts, now: DateTime<Utc>) -> Result<bool> {
+    let mut report = Report::default();
+    let is_done = take(home, store, &mut vec![(file, Action::Age)], &mut report, now)?;
+    report.trouble.pop().map_or(Ok(is_done), |trouble| Err(anyhow!(trouble)))
+}
+
 /// Tells the files which of them were handed out since then: front ends may not change them, and only note it.
 ///
 /// # Errors
@@ -183,7 +193,8 @@ fn take_page(
                 // Younger than its run says: a later run was lost.
                 Action::Keep if file.dates.modified >= before => store.still_there(filename, file.dates.modified)?,
                 Action::Keep if home.cache.policy.counted(file.dates, now) >= before => {
-                    store.accessed(filename, home.cache.policy.counted(file.dates, now))?;
+                    let at = home.cache.policy.counted(file.dates, now);
+                    store.accessed(filename, at, at)?;
                 }
                 Action::Keep => spared += 1,
                 action => due.push((file, action)),

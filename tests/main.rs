@@ -22,6 +22,8 @@ mod database;
 mod environment;
 mod examples;
 mod fair;
+mod freshness;
+mod gates;
 mod lasting;
 mod locks;
 mod model;

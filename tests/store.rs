@@ -97,6 +97,7 @@ conform! {
     old_failures_of_a_state_are_purged_unless_processes_are_left
     a_file_that_is_used_is_not_due
     the_files_that_are_there_are_weighed
+    the_fingerprint_that_waited_longest_is_compared_next
     a_retry_tries_the_bases_again_and_what_failed_for_its_sake
     each_end_of_a_job_is_told_to_those_who_listen_for_it
     a_run_that_does_not_end_its_job_is_not_told
@@ -996,11 +997,11 @@ fn a_file_that_is_used_is_not_due(store: &mut dyn Store) {
     let due = |store: &dyn Store, before| store.due_files(at(before), at(2000), (0, 9)).unwrap();
     publish(store, "A", at(0));
     publish(store, "B", at(1));
-    store.accessed(&name("A"), at(59)).unwrap();
-    assert_eq!(store.accesses(at(0)).unwrap(), [], "that is known of the same minute");
-    store.accessed(&name("A"), at(600)).unwrap();
-    store.accessed(&name("A"), at(659)).unwrap();
-    store.accessed(&name("nobody's"), at(600)).unwrap();
+    store.accessed(&name("A"), at(59), at(-1)).unwrap();
+    assert_eq!(store.accesses(at(0)).unwrap(), [], "it was published since then");
+    store.accessed(&name("A"), at(600), at(540)).unwrap();
+    store.accessed(&name("A"), at(659), at(599)).unwrap();
+    store.accessed(&name("nobody's"), at(600), at(540)).unwrap();
     assert_eq!(store.accesses(at(600)).unwrap(), [(name("A"), at(600))]);
     assert_eq!(store.accesses(at(601)).unwrap(), []);
     assert_eq!(due(store, 600), [name("B")]);
@@ -1019,6 +1020,24 @@ fn the_files_that_are_there_are_weighed(store: &mut dyn Store) {
     assert_eq!(store.present_bytes().unwrap(), 10);
     store.swept(&[name("A")]).unwrap();
     assert_eq!(store.present_bytes().unwrap(), 5);
+}
+
+fn the_fingerprint_that_waited_longest_is_compared_next(store: &mut dyn Store) {
+    let formats = ["epub".to_owned(), "pdf".to_owned()];
+    let next = |store: &dyn Store, before| store.next_to_check(&formats, at(before)).unwrap().map(|run| run.filename);
+    for (title, fingerprint, secs) in [("B", Some("b"), 1), ("A", Some("a"), 0), ("none", None, 0)] {
+        put(store, &ask(title), at(secs));
+        let job = start(store, title, at(secs));
+        let run = Run { fingerprint: fingerprint.map(str::to_owned), ..published(&job, at(secs)) };
+        store.finish(&run, "node").unwrap();
+    }
+    assert_eq!(store.history(Some(&name("A")), 1).unwrap()[0].fingerprint.as_deref(), Some("a"));
+    assert_eq!(store.next_to_check(&["mobi".to_owned()], at(9)).unwrap(), None);
+    assert_eq!((next(store, -1), next(store, 9)), (None, Some(name("A"))));
+    store.checked("A", at(5)).unwrap();
+    assert_eq!((next(store, 0), next(store, 4), next(store, 9)), (None, Some(name("B")), Some(name("B"))));
+    store.swept(&[name("B")]).unwrap();
+    assert_eq!((next(store, 4), next(store, 5)), (None, Some(name("A"))));
 }
 
 fn a_retry_tries_the_bases_again_and_what_failed_for_its_sake(store: &mut dyn Store) {

@@ -1,6 +1,6 @@
 -- Runs, the latest first. :since, :limit; :format, :lang, :client, :outcome (each NULL for any); :filename is NULL
 SELECT token, job_id, title, lang, font, format, options, filename, queue, client, meta, outcome, reason, detail,
-       submitted_at, started_at, finished_at, published_at, bytes, exit_code, signal, peak_memory, cpu_millis
+       submitted_at, started_at, finished_at, published_at, bytes, exit_code, signal, peak_memory, cpu_millis, fingerprint
 FROM runs
 WHERE :filename IS NULL
   AND finished_at >= :since

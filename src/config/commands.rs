@@ -97,6 +97,9 @@ fn one_argument(
 
 fn misplaced(format: &Format, list: &str, slot: &Placeholder) -> Option<String> {
     match slot {
+        Placeholder::Input | Placeholder::Output if list == "fingerprint" => {
+            Some(format!("`{slot}` has no meaning in `fingerprint`"))
+        }
         Placeholder::Input if format.base.is_none() => Some("`{input}` needs a `base`".to_owned()),
         Placeholder::State | Placeholder::Reason | Placeholder::Detail | Placeholder::Meta => {
             Some(format!("`{slot}` has a meaning only in [[notify]]"))
@@ -128,12 +131,7 @@ const UNBUILT: &[(&str, IsSet)] = &[
     ("node.lease", |config| config.node != Node::default()),
     ("notify.*.url", |config| config.notify.iter().any(|notify| notify.url.is_some())),
     ("notify.*.email", |config| config.notify.iter().any(|notify| notify.email.is_some())),
-    ("format.*.fingerprint", |config| any_format(config, |format| !format.fingerprint.is_empty())),
 ];
-
-fn any_format(config: &Config, claim: impl Fn(&Format) -> bool) -> bool {
-    config.format.values().any(claim)
-}
 
 /// Lists what is allowed but unwise, or has no effect yet.
 pub fn warnings(config: &Config) -> Vec<String> {
@@ -195,6 +193,10 @@ mod tests {
                 "unknown option in `{opt.image}`, line 5 of /c.toml: did you mean `images`? or declare it in [options.image]",
             ),
             ("\"{output}{input}\"", "`{input}` needs a `base`, line 5 of /c.toml"),
+            (
+                "\"{output}\"]\nfingerprint = [\"x\", \"{output}\"",
+                "`{output}` has no meaning in `fingerprint`, line 6 of /c.toml",
+            ),
             ("\"{output}{state}\"", "`{state}` has a meaning only in [[notify]], line 5 of /c.toml"),
             (
                 "\"x\"",

@@ -5,6 +5,7 @@
 //! lock free ends what a dead one left behind; every command has a private directory, a clean environment, empty standard
 //! input, a group of its own and a time limit, and its whole tree is ended.
 
+mod freshness;
 mod notify;
 
 use std::collections::BTreeSet;
@@ -46,7 +47,7 @@ pub fn slot() -> SlotName {
 /// # Errors
 /// The database cannot be read.
 pub fn is_due(home: &Home, store: &dyn Store, now: DateTime<Utc>) -> Result<bool> {
-    Ok(notify::next(home, store, &BTreeSet::new(), now)?.is_some())
+    Ok(notify::next(home, store, &BTreeSet::new(), now)?.is_some() || freshness::next(home, store, now)?.is_some())
 }
 
 /// Does what is due, with the slot as standard input.
@@ -63,7 +64,11 @@ pub fn run(home: &Home) -> Result<Exit> {
     let until = clock::monotonic() + WINDOW;
     let mut errands = Errands { home, store: &mut store, slot: &slot, stop: &stop, refusing: BTreeSet::new() };
     while !stop.is_asked() && clock::monotonic() < until {
-        match errands.tell_one()? {
+        let step = match errands.tell_one()? {
+            Step::Idle => errands.check_one()?,
+            step @ (Step::Done | Step::Undead) => step,
+        };
+        match step {
             Step::Done => {}
             Step::Idle => break,
             // The record stays: it keeps the slot for the processes that are left.
@@ -95,6 +100,8 @@ struct Errands<'a> {
 
 /// One command to be run.
 struct Errand<'a> {
+    /// Whose environment the command has.
+    format: &'a Format,
     command: &'a [String],
     limits: Limits,
     key: &'a Key,
@@ -108,8 +115,8 @@ struct Errand<'a> {
 
 /// How a command ended.
 enum Called {
-    /// With 0.
-    Well,
+    /// With 0, and the hash of what it said.
+    Well(Option<String>),
     /// Otherwise, in words.
     Badly(String),
     /// This process was told to stop, and ended the command.
@@ -160,13 +167,15 @@ impl Errands<'_> {
         };
         let mut variables = vec![(process::MARKER, OsString::from(token))];
         variables.extend(errand.variables.iter().cloned());
-        let settings = Format::default();
         let (home, runtime) = (work.home(), work.runtime());
         let (limits, root) = (&errand.limits, work.root());
-        let call = Call { format: &settings, command: errand.command, values, variables, limits, root, home, runtime };
+        let call =
+            Call { format: errand.format, command: errand.command, values, variables, limits, root, home, runtime };
         let (mut command, complaint) = match call.build(&log) {
             Ok(built) => built,
-            Err(error) if exit_of(&error) == Exit::ExporterMissing => return Ok(Called::Badly(error.to_string())),
+            Err(error) if matches!(exit_of(&error), Exit::ExporterMissing | Exit::Config) => {
+                return Ok(Called::Badly(error.to_string()));
+            }
             Err(error) => return Err(error),
         };
         fault::point("errand.before_spawn")?;
@@ -195,7 +204,10 @@ impl Errands<'_> {
             return Ok(Called::Undead);
         }
         let how = match watched.verdict {
-            Verdict::Ended(Ended::Code(0)) => return Ok(Called::Well),
+            Verdict::Ended(Ended::Code(0)) => {
+                let said = exporter::fingerprint(&self.home.layout.log(token)).context("reading the log")?;
+                return Ok(Called::Well(said));
+            }
             Verdict::Stopped => return Ok(Called::Stopped),
             Verdict::Ended(Ended::Code(code)) => format!("exit {code}"),
             Verdict::Ended(Ended::Signal(signal)) => format!("signal {signal}"),

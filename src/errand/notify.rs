@@ -12,7 +12,7 @@ use chrono::{DateTime, Utc};
 use super::{Called, Errand, Errands, Step};
 use crate::bind::Home;
 use crate::clock;
-use crate::config::Limits;
+use crate::config::{Format, Limits};
 use crate::key;
 use crate::rules;
 use crate::store::{Delivery, Store};
@@ -36,7 +36,7 @@ impl Errands<'_> {
             return Ok(Step::Idle);
         };
         match self.tell(&delivery)? {
-            Called::Well => self.store.delivered(delivery.id)?,
+            Called::Well(_) => self.store.delivered(delivery.id)?,
             Called::Badly(error) => {
                 let now = clock::now();
                 let again = rules::tell_again(delivery.tries, delivery.since, now);
@@ -66,6 +66,7 @@ impl Errands<'_> {
         let (detail, meta) = (delivery.detail.as_deref().unwrap_or(""), delivery.meta.as_deref().unwrap_or(""));
         let ending = [delivery.outcome.text(), reason, detail, meta];
         self.call(&Errand {
+            format: &Format::default(),
             command: &notify.command,
             limits: Limits { timeout: notify.timeout, ..Limits::default() },
             key: &delivery.key,

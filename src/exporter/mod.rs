@@ -25,6 +25,9 @@ use self::confine::Complaint;
 /// Where programs are looked for beyond what `PATH` names: cron's has neither `/usr/local/bin` nor the `sbin`s.
 const STANDARD_PATH: &[&str] = &["/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin", "/bin", "/sbin"];
 
+/// What a log begins with that was cut back.
+const CUT: &[u8] = b"[cut]\n";
+
 /// How much of a log is read for its last lines, in bytes.
 const TAIL_BYTES: u64 = 4096;
 
@@ -59,8 +62,9 @@ pub fn find(program: &str, path: &OsStr) -> Option<PathBuf> {
 /// The programs that a format needs and that are not installed.
 pub fn missing(format: &Format) -> Vec<String> {
     let path = path_of(format);
-    let programs =
-        [&format.command, &format.verify, &format.precheck].into_iter().filter_map(|command| command.first());
+    let programs = [&format.command, &format.verify, &format.precheck, &format.fingerprint]
+        .into_iter()
+        .filter_map(|command| command.first());
     programs.filter(|program| find(program, &path).is_none()).cloned().collect()
 }
 
@@ -196,7 +200,7 @@ pub fn cut_log(log: &mut File, max: u64) -> io::Result<u64> {
     }
     let tail = read_tail(log, max / 2)?;
     log.set_len(0)?;
-    log.write_all(b"[cut]\n")?;
+    log.write_all(CUT)?;
     log.write_all(&tail)?;
     Ok(bytes)
 }
@@ -207,6 +211,16 @@ fn read_tail(log: &mut File, at_most: u64) -> io::Result<Vec<u8>> {
     let mut tail = Vec::new();
     log.take(at_most).read_to_end(&mut tail)?;
     Ok(tail)
+}
+
+/// What a `fingerprint` command said, hashed; `None` where it said more than was kept.
+///
+/// # Errors
+/// The log cannot be read.
+pub fn fingerprint(log: &Path) -> io::Result<Option<String>> {
+    let said = fs::read(log)?;
+    let hash = blake3::hash(&said).to_hex();
+    Ok((!said.starts_with(CUT)).then(|| hash[..32].to_owned()))
 }
 
 /// The last lines of a log, made fit for a row: valid text, no control characters, one line.

@@ -256,7 +256,9 @@ fn look(home: &Home, key: &Key, filename: &str, opened: Option<&dyn Store>) -> R
 
 /// Notes that a path is handed out, for the next tick to tell the file; whoever may not, or would have to wait, does not.
 fn note_access(home: &Home, filename: &str, now: DateTime<Utc>) {
-    if let Err(error) = home.open_to_ask().and_then(|mut store| store.accessed(filename, now)) {
+    if let Err(error) =
+        home.open_to_ask().and_then(|mut store| store.accessed(filename, now, home.cache.policy.renewed_before(now)))
+    {
         tracing::debug!("the use of {filename} is not noted: {error:#}");
     }
 }

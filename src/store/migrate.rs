@@ -17,6 +17,7 @@ const MIGRATIONS: &[(&str, u32)] = &[
     (include_str!("../../sql/sqlite/migrations/0002_steering.sql"), 1),
     (include_str!("../../sql/sqlite/migrations/0003_deliveries.sql"), 1),
     (include_str!("../../sql/sqlite/migrations/0004_use.sql"), 1),
+    (include_str!("../../sql/sqlite/migrations/0005_freshness.sql"), 1),
 ];
 
 /// The schema that this program writes.

@@ -18,6 +18,7 @@ mod deliveries;
 pub mod migrate;
 mod request;
 mod rows;
+mod runs;
 pub mod sqlite;
 mod trouble;
 
@@ -420,11 +421,19 @@ pub trait Store {
     /// How large all files together are that nobody has seen gone.
     fn present_bytes(&self) -> Result<u64>;
 
-    /// Notes that a file was handed out at that time, unless that is known of the same minute. Waits for no other writer.
-    fn accessed(&mut self, filename: &str, at: DateTime<Utc>) -> Result<()>;
+    /// Notes that a file was handed out at that time, unless it was published or handed out since `known`. Waits for no
+    /// other writer.
+    fn accessed(&mut self, filename: &str, at: DateTime<Utc>, known: DateTime<Utc>) -> Result<()>;
 
     /// Files that were handed out since then, and when that was last noted.
     fn accesses(&self, since: DateTime<Utc>) -> Result<Vec<(String, DateTime<Utc>)>>;
+
+    /// The run of one of these formats whose file is there and whose fingerprint was not compared since `before`, the one
+    /// that waited the longest.
+    fn next_to_check(&self, formats: &[String], before: DateTime<Utc>) -> Result<Option<Run>>;
+
+    /// Notes that a run's fingerprint was compared.
+    fn checked(&mut self, token: &str, now: DateTime<Utc>) -> Result<()>;
 
     /// Notes that these files are gone.
     fn swept(&mut self, filenames: &[String]) -> Result<()>;

@@ -129,6 +129,7 @@ pub(super) fn run(row: &Row<'_>) -> Result<Run> {
             peak_memory: get::<Option<i64>>(row, "peak_memory")?.map(i64::unsigned_abs),
             cpu_millis: get::<Option<i64>>(row, "cpu_millis")?.map(i64::unsigned_abs),
         },
+        fingerprint: get(row, "fingerprint")?,
     })
 }
 

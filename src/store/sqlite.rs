@@ -17,7 +17,7 @@ use super::request::Room;
 use super::trouble::explain;
 use super::{
     Again, Ask, Batch, Cancelled, Claim, Delivery, FailureNote, Filter, Listeners, Past, Pause, Requested, RetriedAll,
-    Settled, Store, Tally, deliveries, migrate, request, rows,
+    Settled, Store, Tally, deliveries, migrate, request, rows, runs,
 };
 use crate::clock::from_millis;
 use crate::exit::Refusal;
@@ -142,12 +142,12 @@ pub(super) fn millis(time: DateTime<Utc>) -> i64 {
     time.timestamp_millis()
 }
 
-fn horizon(now: DateTime<Utc>) -> i64 {
+pub(super) fn horizon(now: DateTime<Utc>) -> i64 {
     millis(now).saturating_add(HORIZON.as_millis() as i64)
 }
 
 /// The formats and their time limits as the statements take them.
-fn formats_json(formats: &[(String, Duration)]) -> String {
+pub(super) fn formats_json(formats: &[(String, Duration)]) -> String {
     let map: BTreeMap<_, _> = formats.iter().map(|(name, limit)| (name, limit.as_millis() as u64)).collect();
     // A map of strings to numbers always has a JSON form.
     serde_json::to_string(&map).unwrap_or_default()
@@ -201,83 +201,6 @@ pub(super) fn sure(conn: &Connection, id: i64) -> Result<Job> {
 
 pub(super) fn count(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)]) -> Result<u64> {
     Ok(conn.prepare_cached(sql)?.query_row(params, |row| row.get::<_, i64>(0))?.unsigned_abs())
-}
-
-fn record(tx: &Transaction<'_>, run: &Run, node: &str) -> Result<()> {
-    let present = i64::from(run.outcome == Outcome::Ready && run.published_at.is_some());
-    if present == 1 {
-        change(tx, sql!("run_supersede"), named_params! {":filename": run.filename, ":token": run.token})?;
-    }
-    let signed = |number: Option<u64>| number.map(|number| i64::try_from(number).unwrap_or(i64::MAX));
-    let (key, measured) = (&run.key, &run.measured);
-    change(
-        tx,
-        sql!("run_insert"),
-        named_params! {
-            ":token": run.token, ":job_id": run.job_id, ":title": key.title, ":lang": key.lang, ":font": key.font,
-            ":format": key.format, ":options": key.options_json(), ":filename": run.filename, ":queue": run.queue,
-            ":client": run.client, ":meta": run.meta, ":node": node, ":outcome": run.outcome.text(),
-            ":reason": run.reason.map(crate::job::Failure::text), ":detail": run.detail,
-            ":submitted_at": millis(run.submitted_at), ":started_at": millis(run.started_at),
-            ":finished_at": millis(run.finished_at), ":published_at": run.published_at.map(millis),
-            ":bytes": signed(measured.bytes), ":exit_code": measured.exit_code, ":signal": measured.signal,
-            ":peak_memory": signed(measured.peak_memory), ":cpu_millis": signed(measured.cpu_millis),
-            ":present": present,
-        },
-    )?;
-    Ok(())
-}
-
-fn put_back(tx: &Transaction<'_>, token: &str, again: Again) -> Result<bool> {
-    let counts = again.counts();
-    let (due_at, waits_for) = (counts.later.map(|(at, _)| millis(at)), counts.later.map(|(_, why)| why.text()));
-    let changed = change(
-        tx,
-        sql!("requeue"),
-        named_params! {
-            ":token": token, ":due_at": due_at, ":waits_for": waits_for, ":attempts": counts.attempts,
-            ":retries": counts.retries, ":interruptions": counts.interruptions, ":stops": counts.stops,
-            ":base_waits": counts.base_waits,
-        },
-    )?;
-    Ok(changed == 1)
-}
-
-fn claim_next(tx: &Transaction<'_>, claim: &Claim, listeners: &Listeners, now: DateTime<Utc>) -> Result<Option<Job>> {
-    expire_waits(tx, listeners, now)?;
-    change(tx, sql!("promote"), named_params! {":now": millis(now), ":horizon": horizon(now)})?;
-    let params = named_params! {
-        ":queue": claim.queue, ":formats": formats_json(&claim.formats), ":token": claim.token,
-        ":node": claim.node, ":slot": claim.slot, ":worker": claim.worker, ":now": millis(now),
-    };
-    let id = tx.prepare_cached(sql!("claim"))?.query_row(params, |row| row.get(0)).optional()?;
-    id.map(|id| sure(tx, id)).transpose()
-}
-
-fn finish(tx: &Transaction<'_>, run: &Run, node: &str, listeners: &Listeners) -> Result<Settled> {
-    deliveries::deliver(tx, run, &listeners.ready)?;
-    let settled = if change(tx, sql!("finish"), named_params! {":token": run.token})? == 1 {
-        Settled::Forgotten
-    } else if outdate_and_put_back(tx, run)? {
-        Settled::QueuedAgain
-    } else {
-        return Ok(Settled::Lost);
-    };
-    record(tx, run, node)?;
-    Ok(settled)
-}
-
-/// Jobs that nobody waits for any more fail.
-fn expire_waits(tx: &Transaction<'_>, listeners: &Listeners, now: DateTime<Utc>) -> Result<u64> {
-    deliveries::deliver_expired(tx, &listeners.failed, now)?;
-    Ok(change(tx, sql!("expire_waits"), named_params! {":now": millis(now)})? as u64)
-}
-
-/// A newer file was asked for during the run: what it published does not fulfil the job.
-fn outdate_and_put_back(tx: &Transaction<'_>, run: &Run) -> Result<bool> {
-    let published_at = millis(run.published_at.unwrap_or(run.finished_at));
-    change(tx, sql!("outdate"), named_params! {":token": run.token, ":published_at": published_at})?;
-    put_back(tx, &run.token, Again::Wanted)
 }
 
 impl Store for Sqlite {
@@ -408,7 +331,7 @@ impl Store for Sqlite {
 
     fn claim(&mut self, claim: &Claim, now: DateTime<Utc>) -> Result<Option<Job>> {
         let listeners = self.listeners.clone();
-        self.write(|tx| claim_next(tx, claim, &listeners, now))
+        self.write(|tx| runs::claim_next(tx, claim, &listeners, now))
     }
 
     fn progress(&mut self, token: &str, progress: &str) -> Result<()> {
@@ -421,7 +344,7 @@ impl Store for Sqlite {
     fn finish(&mut self, run: &Run, node: &str) -> Result<Settled> {
         let listeners = self.listeners.clone();
         self.write(|tx| {
-            let settled = finish(tx, run, node, &listeners)?;
+            let settled = runs::finish(tx, run, node, &listeners)?;
             fault::point("finish.before_commit")?;
             Ok(settled)
         })
@@ -430,7 +353,7 @@ impl Store for Sqlite {
     fn finish_and_claim(&mut self, run: &Run, claim: &Claim, now: DateTime<Utc>) -> Result<(Settled, Option<Job>)> {
         let listeners = self.listeners.clone();
         self.write(|tx| {
-            let done = (finish(tx, run, &claim.node, &listeners)?, claim_next(tx, claim, &listeners, now)?);
+            let done = (runs::finish(tx, run, &claim.node, &listeners)?, runs::claim_next(tx, claim, &listeners, now)?);
             fault::point("finish.before_commit")?;
             Ok(done)
         })
@@ -446,7 +369,7 @@ impl Store for Sqlite {
             };
             let mine = change(tx, sql!("fail"), params)? == 1;
             if mine {
-                record(tx, run, node)?;
+                runs::record(tx, run, node)?;
             }
             fault::point("finish.before_commit")?;
             Ok(mine)
@@ -455,9 +378,9 @@ impl Store for Sqlite {
 
     fn requeue(&mut self, token: &str, again: Again, run: Option<(&Run, &str)>) -> Result<bool> {
         self.write(|tx| {
-            let mine = put_back(tx, token, again)?;
+            let mine = runs::put_back(tx, token, again)?;
             if let (true, Some((run, node))) = (mine, run) {
-                record(tx, run, node)?;
+                runs::record(tx, run, node)?;
             }
             Ok(mine)
         })
@@ -537,7 +460,7 @@ impl Store for Sqlite {
 
     fn expire_waits(&mut self, now: DateTime<Utc>) -> Result<u64> {
         let listeners = self.listeners.clone();
-        self.write(|tx| expire_waits(tx, &listeners, now))
+        self.write(|tx| runs::expire_waits(tx, &listeners, now))
     }
 
     fn needed_bases(&self) -> Result<Vec<(String, DateTime<Utc>)>> {
@@ -562,8 +485,8 @@ impl Store for Sqlite {
         self.read(|conn| count(conn, sql!("present_bytes"), &[]))
     }
 
-    fn accessed(&mut self, filename: &str, at: DateTime<Utc>) -> Result<()> {
-        let known = named_params! {":filename": filename, ":before": millis(at) - 60_000};
+    fn accessed(&mut self, filename: &str, at: DateTime<Utc>, known: DateTime<Utc>) -> Result<()> {
+        let known = named_params! {":filename": filename, ":before": millis(known)};
         if self.read(|conn| count(conn, sql!("is_unused"), known))? == 0 {
             return Ok(());
         }
@@ -581,6 +504,23 @@ impl Store for Sqlite {
                 Ok((row.get(0)?, from_millis(row.get(1)?)))
             })?;
             Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    fn next_to_check(&self, formats: &[String], before: DateTime<Utc>) -> Result<Option<Run>> {
+        self.read(|conn| {
+            let params = named_params! {
+                ":formats": texts_json(formats), ":before": millis(before), ":horizon": millis(before) + 120_000,
+            };
+            let mut statement = conn.prepare_cached(sql!("next_to_check"))?;
+            let mut rows = statement.query(params)?;
+            rows.next()?.map(rows::run).transpose()
+        })
+    }
+
+    fn checked(&mut self, token: &str, now: DateTime<Utc>) -> Result<()> {
+        self.write(|tx| {
+            Ok(tx.execute(sql!("checked"), named_params! {":token": token, ":now": millis(now)}).map(drop)?)
         })
     }
 

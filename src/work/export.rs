@@ -15,7 +15,7 @@ use crate::bind::{self, Home};
 use crate::cache::check::{self, Fault, Kind};
 use crate::cache::{Finished, WorkDir};
 use crate::clock;
-use crate::config::{Check, Format, Limits};
+use crate::config::{Check, Format, Limits, Span};
 use crate::exit::{Exit, exit_of};
 use crate::exporter::confine::Complaint;
 use crate::exporter::{self, Call};
@@ -34,6 +34,9 @@ const NOT_THERE: i32 = 66;
 /// What programs say when the disk, or what they may have of it, is full (`strerror` of ENOSPC and EDQUOT).
 const SAYS_FULL: [&str; 2] = ["No space left on device", "Disk quota exceeded"];
 
+/// The longest that a fingerprint may take.
+pub(crate) const FINGERPRINT_LIMIT: Span = Span(Duration::from_secs(30));
+
 /// What a run came to, before it is written down.
 #[derive(Debug)]
 pub(super) enum Conclusion {
@@ -43,6 +46,8 @@ pub(super) enum Conclusion {
         file: Finished,
         /// What was measured.
         measured: Measured,
+        /// What the fingerprint said before.
+        fingerprint: Option<String>,
     },
     /// A ready file already fulfils the job.
     Fulfilled,
@@ -149,6 +154,7 @@ impl Export<'_> {
             let called = self.call(format, &format.precheck, work, &output, input, &limits, &mut log)?;
             or_conclude!(self.judge_precheck(format, &or_conclude!(called)));
         }
+        let fingerprint = or_conclude!(self.fingerprint(format, work, &output, &limits)?);
         let called = self.call(format, &format.command, work, &output, input, &limits, &mut log)?;
         let watched = or_conclude!(called);
         or_conclude!(self.judge(format, &watched));
@@ -158,7 +164,37 @@ impl Export<'_> {
             let verified = self.call(format, &format.verify, work, &path, input, &limits, &mut log)?;
             or_conclude!(self.judge_verify(&or_conclude!(verified)));
         }
-        self.publish(&path, &file, watched.measured)
+        Ok(match self.publish(&path, &file, watched.measured)? {
+            Conclusion::Published { file, measured, .. } => Conclusion::Published { file, measured, fingerprint },
+            other => other,
+        })
+    }
+
+    /// Asks what the file is to be made from looks like now, before it is: what changes meanwhile makes it stale. A command
+    /// that fails says nothing, and the file stays fresh for its whole age.
+    fn fingerprint(&mut self, format: &Format, work: &WorkDir, output: &Path, limits: &Limits) -> Step<Option<String>> {
+        if format.fingerprint.is_empty() {
+            return Ok(Ok(None));
+        }
+        let path = work.root().join("fingerprint");
+        let mut said = exporter::create_log(&path).context("creating the log of the fingerprint")?;
+        let limits = Limits { timeout: limits.timeout.min(FINGERPRINT_LIMIT), ..limits.clone() };
+        let called = self.call(format, &format.fingerprint, work, output, None, &limits, &mut said)?;
+        let watched = match called {
+            Ok(watched) => watched,
+            Err(conclusion) => return Ok(Err(conclusion)),
+        };
+        match watched.verdict {
+            Verdict::Ended(Ended::Code(0)) if !watched.is_undead => {
+                Ok(Ok(exporter::fingerprint(&path).context("reading the fingerprint")?))
+            }
+            Verdict::Cancelled | Verdict::Stopped | Verdict::Lost => Ok(self.judge(format, &watched).map(|()| None)),
+            _ if watched.is_undead => Ok(self.judge(format, &watched).map(|()| None)),
+            verdict => {
+                tracing::warn!("the fingerprint of job {} is not known: {verdict:?}", self.job.id);
+                Ok(Ok(None))
+            }
+        }
     }
 
     /// Starts one command of the format and watches it to its end.
@@ -422,7 +458,7 @@ impl Export<'_> {
         cache.sync_shard(&self.job.filename).context("syncing the cache directory")?;
         fault::point("publish.after_dir_sync")?;
         let measured = Measured { bytes: Some(finished.bytes), ..measured };
-        Ok(Conclusion::Published { file: finished, measured })
+        Ok(Conclusion::Published { file: finished, measured, fingerprint: None })
     }
 
     /// This machine is short of something: the job waits, uncounted. Anything else is trouble of our own.

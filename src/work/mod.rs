@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+pub(crate) use self::export::FINGERPRINT_LIMIT;
 use self::export::{Conclusion, Export};
 pub(crate) use self::watch::{Mark, Verdict, Watch};
 use crate::bind::{self, Home};
@@ -298,12 +299,12 @@ impl Worker<'_> {
         &mut self,
         slot: &Held,
         job: &Job,
-        (file, measured): (&Finished, Measured),
+        (file, measured, fingerprint): (&Finished, Measured, Option<String>),
         until: Duration,
     ) -> Result<Option<Claimed>> {
         let mut run = job.run(Outcome::Ready, clock::now());
         run.published_at = Some(file.published_at);
-        run.measured = measured;
+        (run.measured, run.fingerprint) = (measured, fingerprint);
         run.detail = Some(exporter::last_words(&self.home.layout.log(&run.token))).filter(|words| !words.is_empty());
         // What stands in the way, trouble too, is met again once the run has ended.
         let goes_on = clock::monotonic() < until && matches!(self.obstacle(slot), Ok(None));
@@ -342,7 +343,9 @@ impl Worker<'_> {
     ) -> Result<Option<Claimed>> {
         let node = bind::node_id(&self.home.layout)?;
         match conclusion {
-            Conclusion::Published { file, measured } => return self.finish(slot, job, (&file, measured), until),
+            Conclusion::Published { file, measured, fingerprint } => {
+                return self.finish(slot, job, (&file, measured, fingerprint), until);
+            }
             Conclusion::Fulfilled => self.forget_fulfilled(job, token)?,
             Conclusion::Failed { reason, detail, measured, is_undead, is_passing } => {
                 let retry = if is_passing && !is_undead { self.retry_at(job)? } else { None };
