@@ -1,12 +1,13 @@
 //! Commands that change what many jobs do.
 
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, IsTerminal};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use serde_json::json;
 
 use super::Start;
@@ -45,16 +46,30 @@ fn say(start: &Start, queue: &str, is_paused: bool, text: &str) -> Result<()> {
 pub(super) fn request_all(start: &Start, path: &Path) -> Result<Exit> {
     let home = start.home()?;
     let counted = if path == Path::new("-") {
-        request::request_all(&home, &mut io::stdin().lock())?
+        let bar = bar(start, None);
+        request::request_all(&home, &mut BufReader::new(bar.wrap_read(io::stdin().lock())))
     } else {
-        let file = File::open(path);
-        let file = file.map_err(|error| Refusal::usage(format!("cannot read {}: {error}", path.display())))?;
-        request::request_all(&home, &mut BufReader::new(file))?
-    };
+        let file = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+        let (bytes, file) = file.map_err(|error| Refusal::usage(format!("cannot read {}: {error}", path.display())))?;
+        let bar = bar(start, Some(bytes));
+        request::request_all(&home, &mut BufReader::new(bar.wrap_read(file)))
+    }?;
     let Counted { accepted, joined, ready, failed } = counted;
     let object = json!({"accepted": accepted, "joined": joined, "ready": ready, "failed": failed});
     output::say(&object.to_string())?;
     Ok(Exit::Done)
+}
+
+/// How far a batch has been read, on a terminal only; gone when it is dropped.
+fn bar(start: &Start, bytes: Option<u64>) -> ProgressBar {
+    // Where somebody types the lines, they see how far they are.
+    let is_hidden = start.global.quiet || (bytes.is_none() && io::stdin().is_terminal());
+    let target = if is_hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let bar = ProgressBar::with_draw_target(bytes, target).with_finish(ProgressFinish::AndClear);
+    let template =
+        if bytes.is_some() { "reading {wide_bar} {bytes}/{total_bytes}" } else { "reading {spinner} {bytes}" };
+    // Both templates are sound; were they not, there is a default one.
+    bar.with_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 pub(super) fn pause(start: &Start, queue: Option<&str>, message: Option<&str>, wait: bool) -> Result<Exit> {
