@@ -14,6 +14,9 @@ pub fn closed(queue: &Queue, cache: &Path) -> Option<Waiting> {
     if queue.max_load > 0.0 && load().is_some_and(|load| load > queue.max_load) {
         return Some(Waiting::HighLoad);
     }
+    if queue.max_pressure > 0.0 && pressure().is_some_and(|share| share > queue.max_pressure) {
+        return Some(Waiting::HighLoad);
+    }
     if is_disk_low(queue, cache) {
         return Some(Waiting::LowDisk);
     }
@@ -37,7 +40,33 @@ fn load() -> Option<f64> {
     fs::read_to_string("/proc/loadavg").ok()?.split_ascii_whitespace().next()?.parse().ok()
 }
 
+/// The share of the last ten seconds in which some task had to wait for a processor, a disk or memory, whichever is the
+/// largest, in percent; `None` where the kernel does not count that (`CONFIG_PSI`).
+fn pressure() -> Option<f64> {
+    let shares =
+        ["cpu", "io", "memory"].map(|what| waited(&fs::read_to_string(format!("/proc/pressure/{what}")).ok()?));
+    shares.into_iter().flatten().max_by(f64::total_cmp)
+}
+
+/// The ten seconds' share of the line `some avg10=1.23 avg60=…`.
+fn waited(pressure: &str) -> Option<f64> {
+    let some = pressure.lines().find_map(|line| line.strip_prefix("some "))?;
+    some.split(' ').find_map(|field| field.strip_prefix("avg10="))?.parse().ok()
+}
+
 /// What an ordinary user may still write to the disk of a directory, in bytes.
 pub fn free_disk(dir: &Path) -> Option<u64> {
     rustix::fs::statvfs(dir).ok().map(|fs| fs.f_bavail.saturating_mul(fs.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pressure_of_the_last_ten_seconds_is_read() {
+        let text = "some avg10=12.34 avg60=1.00 avg300=0.00 total=6498989786\nfull avg10=99.00 avg60=0.00 total=0\n";
+        assert_eq!(waited(text), Some(12.34));
+        assert_eq!(waited(""), None);
+    }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::is_combining_mark;
 
-use crate::config::{Config, Deny, TitleRules, is_plain_value};
+use crate::config::{Config, Defaults, Deny, FirstLetter, TitleRules, is_plain_value};
 use crate::template::nearest;
 
 /// The longest title, in bytes of UTF-8.
@@ -77,8 +77,8 @@ fn usage<T>(message: String) -> Result<T, KeyError> {
 
 /// Makes the key that a selection means under a configuration.
 pub fn resolve(config: &Config, selection: &Selection) -> Result<Key, KeyError> {
-    let title = canonical_title(&selection.title, config.defaults.title_rules)?;
     let defaults = &config.defaults;
+    let title = title_of(&selection.title, defaults)?;
     let lang = selection.lang.as_ref().unwrap_or(&defaults.lang);
     allowed("language", lang, config.allow.languages.as_deref())?;
     let own = config.lang.get(lang);
@@ -96,6 +96,26 @@ pub fn resolve(config: &Config, selection: &Selection) -> Result<Key, KeyError> 
 pub fn denied<'c>(config: &'c Config, title: &str) -> Option<&'c Deny> {
     let refuses = |deny: &&Deny| Regex::new(&deny.title).is_ok_and(|pattern| pattern.is_match(title));
     config.deny.iter().find(refuses)
+}
+
+/// A title in its one form under a configuration.
+fn title_of(title: &str, defaults: &Defaults) -> Result<String, KeyError> {
+    let title = canonical_title(title, defaults.title_rules)?;
+    match (defaults.title_rules, defaults.title_first_letter) {
+        (TitleRules::Mediawiki, FirstLetter::Capital) => canonical_title(&capitalized(&title), defaults.title_rules),
+        (TitleRules::Mediawiki, FirstLetter::AsIs) | (TitleRules::Exact, _) => Ok(title),
+    }
+}
+
+/// A title with a capital at its beginning; a letter whose capital is more than one letter (`ß`) stays.
+fn capitalized(title: &str) -> String {
+    let mut letters = title.chars();
+    let Some(first) = letters.next() else {
+        return String::new();
+    };
+    let mut capital = first.to_uppercase();
+    let capital = if capital.len() == 1 { capital.next() } else { None };
+    std::iter::once(capital.unwrap_or(first)).chain(letters).collect()
 }
 
 /// Brings a title into its one form; fails when it is no title.
@@ -473,7 +493,29 @@ mod tests {
             assert!(canonical_title(nothing, TitleRules::Mediawiki).is_err());
         }
         let config = config("[defaults]\ntitle_rules = \"mediawiki\"");
-        assert_eq!(resolve(&config, &selection("A_B")).unwrap().title, "A B");
+        assert_eq!(resolve(&config, &selection("a_B")).unwrap().title, "a B");
+    }
+
+    #[test]
+    fn the_first_letter_is_a_capital_where_a_wiki_says_so() {
+        let config = config("[defaults]\ntitle_rules = \"mediawiki\"\ntitle_first_letter = \"capital\"");
+        for (title, canonical) in [
+            ("war_and_peace", "War and peace"),
+            ("War and Peace", "War and Peace"),
+            ("_élan", "Élan"),
+            ("война и мир", "Война и мир"),
+            ("ßa", "ßa"),
+            ("ŉ", "ŉ"),
+            ("ǆep", "Ǆep"),
+            ("1984", "1984"),
+            ("가", "가"),
+        ] {
+            let once = resolve(&config, &selection(title)).unwrap().title;
+            assert_eq!(once, canonical);
+            assert_eq!(resolve(&config, &selection(&once)).unwrap().title, once);
+        }
+        // Its capital has one byte more.
+        assert!(resolve(&config, &selection(&format!("ɐ{}", "x".repeat(1022)))).is_err());
     }
 
     #[test]

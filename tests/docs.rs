@@ -40,7 +40,7 @@ const COMMANDS: &[&str] = &[
 const KEYS: &[(&str, &[&str])] = &[
     ("", &["state_dir", "group", "database"]),
     ("cache", &["dir", "max_age", "ttl_from", "serve_grace", "max_bytes", "mode"]),
-    ("defaults", &["lang", "font", "format", "title_rules"]),
+    ("defaults", &["lang", "font", "format", "title_rules", "title_first_letter"]),
     ("allow", &["languages", "fonts"]),
     ("options", &["values", "default"]),
     ("alias", &[]),
@@ -54,6 +54,8 @@ const KEYS: &[(&str, &[&str])] = &[
             "max_queued_per_client",
             "min_free_memory",
             "max_load",
+            "max_pressure",
+            "min_pages",
             "min_free_disk",
             "work_window",
         ],

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Queue, Said, call, now, text};
+use crate::harness::{Queue, Said, call, make_executable, now, text};
 
 /// Nothing starts by itself: there is no slot. Beside `default` there is `express`.
 fn still_queue(more: &str) -> Queue {
@@ -121,6 +121,20 @@ fn small_books_and_named_queues_have_lanes_of_their_own() {
     assert_eq!(told, "unknown queue `expres`: did you mean `express`?");
     assert_eq!(stored(&queue).len(), 3);
     assert!(!queue.run(["check"]).out.contains("has no effect"));
+}
+
+#[test]
+fn big_books_wait_in_a_lane_of_their_own_by_their_pages() {
+    let queue = still_queue(
+        "[queue.big]\nmin_pages = 100\n[queue.huge]\nmin_pages = 1000\n[bypass]\nmax_pages = 30\nqueue = \"express\"\n",
+    );
+    for (pages, lane) in [("30", "express"), ("99", "default"), ("100", "big"), ("999", "big"), ("1000", "huge")] {
+        assert_eq!(ask(&queue, &[pages, "--pages", pages])["queue"], lane, "{pages} pages");
+    }
+    assert_eq!(ask(&queue, &["A"])["queue"], "default");
+    assert_eq!(ask(&queue, &["B", "--pages", "5000", "--queue", "express"])["queue"], "express");
+    assert_eq!(batch(&queue, "{\"title\":\"C\",\"pages\":5000}").code(0).json()["accepted"], 1);
+    assert_eq!(queue.sql("SELECT queue FROM jobs WHERE title = 'C'"), ["huge"]);
 }
 
 #[test]
@@ -307,6 +321,79 @@ fn each_bad_line_of_a_batch_is_named_and_nothing_is_stored() {
     for wrong in [&["A"][..], &["--priority", "1"], &["--lang", "en"], &["--wait", "1"], &["--dry-run"]] {
         queue.run([&["request", "--batch", "-"], wrong].concat()).code(2);
     }
+}
+
+#[test]
+fn a_line_that_is_tried_again_takes_its_failed_base_along() {
+    let queue = Queue::with(
+        "[format.derived]\nextension = \"txt\"\nbase = \"code1\"\ncommand = [\"cp\", \"{input}\", \"{output}\"]\n",
+    );
+    queue.request("derived", "A");
+    queue.dispatch().code(0).silent();
+    assert_eq!(queue.state("derived", "A"), "failed_unknown");
+    let line = "{\"title\":\"A\",\"format\":\"derived\"";
+    assert_eq!(batch(&queue, &format!("{line}}}")).code(0).json()["failed"], 1);
+    assert_eq!(batch(&queue, &format!("{line},\"retry\":true}}")).code(0).json()["accepted"], 1);
+    assert_eq!((queue.state("derived", "A"), queue.state("code1", "A")), ("queued".into(), "queued".into()));
+}
+
+#[test]
+fn a_batch_shows_how_far_it_is_on_a_terminal_only() {
+    let queue = still_queue("");
+    let lines: Vec<String> = (0..2000).map(|n| format!("{{\"title\":\"Book {n}\"}}\n")).collect();
+    assert_eq!(batch(&queue, &lines.concat()).code(0).err, "");
+    let program = queue.command([""; 0]).get_program().to_string_lossy().into_owned();
+    let (config, file) = (queue.path("config.toml"), queue.path("batch"));
+    let on_terminal = |more: &str| {
+        let line = format!("{program} --config {} {more} request --batch {}", config.display(), file.display());
+        let mut script = std::process::Command::new("script");
+        call(script.args(["--quiet", "--return", "--command", &line, "/dev/null"]).env("TERM", "xterm")).code(0).out
+    };
+    let seen = on_terminal("");
+    assert!(seen.contains("reading ") && seen.contains("\"joined\":2000"), "{seen:?}");
+    assert!(!on_terminal("--quiet").contains("reading "));
+}
+
+/// An outage in the small: everything that is tried fails in passing for a while, and new titles come meanwhile.
+#[test]
+fn an_outage_over_two_hundred_titles_neither_floods_nor_starves() {
+    let queue = Queue::new();
+    let text = fs::read_to_string(queue.path("config.toml")).expect("the configuration");
+    let script = queue.path("outside");
+    let (outage, starts) = (queue.path("OUTAGE"), queue.path("TRIES"));
+    let body = format!(
+        "#!/bin/sh\necho \"$2\" >>{}\n[ -e {} ] && exit 75\necho book >\"$1\"\n",
+        starts.display(),
+        outage.display()
+    );
+    fs::write(&script, body).expect("a script");
+    make_executable(&script);
+    let format = "[format.outside]\nextension = \"txt\"\nbackoff = [\"10m\", \"10m\"]\ncommand = ";
+    queue.configure(&format!("{text}{format}[\"{}\", \"{{output}}\", \"{{title}}\"]\n", script.display()));
+    fs::write(&outage, "").expect("a file");
+    let lines: Vec<String> = (0..200).map(|n| format!("{{\"title\":\"Book {n}\",\"format\":\"outside\"}}\n")).collect();
+    batch(&queue, &lines.concat()).code(0);
+    queue.dispatch().code(0).silent();
+    let waiting = "SELECT count(*) FROM jobs WHERE waits_for = 'backing_off'";
+    assert_eq!(queue.sql(waiting), ["200"], "each waits for its next try, and none is tried before");
+    assert_eq!(queue.scratch("TRIES").len(), 200);
+
+    // Whoever comes now goes before all who wait for their next try.
+    queue.request("outside", "new");
+    queue.dispatch().code(0).silent();
+    assert_eq!(queue.scratch("TRIES").last().map(String::as_str), Some("new"));
+
+    fs::remove_file(&outage).expect("the outage is over");
+    let mut queue = queue;
+    queue.set("EXPORT_QUEUE_TEST_CLOCK", "800");
+    queue.dispatch().code(0).silent();
+    let mut tries = queue.scratch("TRIES");
+    assert_eq!(tries.len(), 402, "each was tried twice");
+    tries.sort();
+    tries.dedup();
+    assert_eq!((tries.len(), queue.published().len()), (201, 201));
+    assert_eq!(queue.sql("SELECT count(*) FROM jobs"), ["0"]);
+    queue.assert_quiet();
 }
 
 #[test]

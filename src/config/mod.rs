@@ -32,7 +32,7 @@ pub use tables::{
 };
 pub use validate::is_plain_value;
 use values::secs;
-pub use values::{Bytes, Check, MaxAge, Mode, Span, TitleRules, TtlFrom};
+pub use values::{Bytes, Check, FirstLetter, MaxAge, Mode, Span, TitleRules, TtlFrom};
 
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::values::{self, Bytes, MaxAge, Mode, Span, TitleRules, TtlFrom, secs};
+use super::values::{self, Bytes, FirstLetter, MaxAge, Mode, Span, TitleRules, TtlFrom, secs};
 
 /// Where files are published and for how long.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -40,6 +40,8 @@ pub struct Defaults {
     pub format: String,
     /// What is done to titles.
     pub title_rules: TitleRules,
+    /// What is done to their first letter; only with the rules of MediaWiki.
+    pub title_first_letter: FirstLetter,
 }
 
 /// Other defaults for one language.
@@ -88,6 +90,8 @@ pub struct Deny {
 pub struct Queue {
     /// How many exporters may run at once on this node.
     pub slots: u32,
+    /// Books of so many pages or more wait here, whatever their format's queue is; 0: none for that.
+    pub min_pages: u32,
     /// How many may run over all nodes; 0 is no bound.
     pub max_running: u32,
     /// How many jobs may wait; 0 is no bound.
@@ -98,6 +102,8 @@ pub struct Queue {
     pub min_free_memory: Bytes,
     /// Nothing starts above this load average; 0 is no gate.
     pub max_load: f64,
+    /// Nothing starts while tasks have to wait for the machine for more of the time than this, in percent; 0 is no gate.
+    pub max_pressure: f64,
     /// Nothing starts with less disk free than this.
     pub min_free_disk: Bytes,
     /// How long a worker takes new jobs before a successor does.
@@ -189,6 +195,7 @@ impl Default for Defaults {
             font: "default".to_owned(),
             format: "epub".to_owned(),
             title_rules: TitleRules::Exact,
+            title_first_letter: FirstLetter::AsIs,
         }
     }
 }
@@ -197,11 +204,13 @@ impl Default for Queue {
     fn default() -> Self {
         Self {
             slots: 2,
+            min_pages: 0,
             max_running: 0,
             max_queued: 100_000,
             max_queued_per_client: 0,
             min_free_memory: Bytes(0),
             max_load: 0.0,
+            max_pressure: 0.0,
             min_free_disk: Bytes(200_000_000),
             work_window: secs(300),
         }

@@ -10,7 +10,7 @@ use regex::Regex;
 
 use super::commands::command_faults;
 use super::place::Fault;
-use super::{Config, Format, Limits, MaxAge, OptionSpec, Queue, Span, secs};
+use super::{Config, FirstLetter, Format, Limits, MaxAge, OptionSpec, Queue, Span, TitleRules, secs};
 
 /// What `[[notify]]` can tell of.
 const EVENTS: &[&str] = &["ready", "failed"];
@@ -86,6 +86,10 @@ fn selections(config: &Config, faults: &mut Vec<Fault>) {
         }
     }
     let defaults = &config.defaults;
+    if defaults.title_first_letter != FirstLetter::AsIs && defaults.title_rules != TitleRules::Mediawiki {
+        let what = "`defaults.title_first_letter` has a meaning only with `title_rules = \"mediawiki\"`";
+        faults.push(Fault::new(&["defaults", "title_first_letter"], what));
+    }
     allowed(&["defaults", "lang"], &defaults.lang, config.allow.languages.as_ref(), faults);
     allowed(&["defaults", "font"], &defaults.font, config.allow.fonts.as_ref(), faults);
     if !config.format.is_empty() {
@@ -170,7 +174,7 @@ fn options(config: &Config, faults: &mut Vec<Fault>) {
 
 fn queues(config: &Config, faults: &mut Vec<Fault>) {
     for (name, queue) in &config.queue {
-        let Queue { slots, max_load, work_window, .. } = queue;
+        let Queue { slots, max_load, max_pressure, work_window, .. } = queue;
         if !has_name_form(name, 32, b"_-") {
             let what = format!("queue name {name:?} must be 1 to 32 of A-Z a-z 0-9 _ -");
             faults.push(Fault::new(&["queue", name], what));
@@ -181,6 +185,10 @@ fn queues(config: &Config, faults: &mut Vec<Fault>) {
         }
         if !max_load.is_finite() || *max_load < 0.0 {
             faults.push(Fault::new(&["queue", name, "max_load"], format!("`queue.{name}.max_load` must be 0 or more")));
+        }
+        if !(0.0..100.0).contains(max_pressure) {
+            let what = format!("`queue.{name}.max_pressure` is a share of time in percent, 0 to less than 100");
+            faults.push(Fault::new(&["queue", name, "max_pressure"], what));
         }
         if *work_window < secs(1) {
             let what = format!("`queue.{name}.work_window` must be at least 1s");
@@ -362,6 +370,18 @@ mod tests {
             (
                 "[[deny]]\ntitle = \"(\"\nmessage = \"\"",
                 "\"(\" is no regular expression (unclosed group), line 2 of /c.toml",
+            ),
+            (
+                "[defaults]\ntitle_first_letter = \"capital\"",
+                "`defaults.title_first_letter` has a meaning only with `title_rules = \"mediawiki\"`, line 2 of /c.toml",
+            ),
+            (
+                "[[notify]]\ncommand = [\"x\"]\non = [\"faild\"]",
+                "`notify.on`: \"faild\" is nothing that is told of, line 3 of /c.toml: did you mean `failed`?",
+            ),
+            (
+                "[[notify]]\ncommand = [\"x\"]\nname = \"2\"\n[[notify]]\ncommand = [\"y\"]",
+                "two [[notify]] have the name \"2\", line 1 of /c.toml",
             ),
             ("[[notify]]\non = []", "a [[notify]] needs one of `command`, `url` and `email`, line 1 of /c.toml"),
         ] {

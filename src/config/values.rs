@@ -60,6 +60,16 @@ pub enum TitleRules {
     Mediawiki,
 }
 
+/// What is done to the first letter of a title under `mediawiki`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FirstLetter {
+    /// Nothing: two titles that differ in it are two titles.
+    AsIs,
+    /// It becomes a capital where that is one letter too, as on most wikis.
+    Capital,
+}
+
 /// The built-in look at an output file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -83,11 +83,10 @@ impl Wishes {
         self.not_before.or_else(|| self.delay.map(|delay| now + delay))
     }
 
-    /// The lane for a format: the one that is named, else the express lane of small books, else the format's.
+    /// The lane for a format: the one that is named, else the one for books of that size, else the format's.
     pub fn queue<'a>(&'a self, config: &'a Config, format: &str) -> &'a str {
-        let is_small = |pages: u32| config.bypass.as_ref().filter(|bypass| pages <= bypass.max_pages);
-        let bypass = self.pages.and_then(is_small).map(|bypass| bypass.queue.as_str());
-        self.queue.as_deref().or(bypass).unwrap_or_else(|| config.queue_of_format(format))
+        let by_size = self.pages.and_then(|pages| queue_of_size(config, pages));
+        self.queue.as_deref().or(by_size).unwrap_or_else(|| config.queue_of_format(format))
     }
 
     /// What the store is asked for a key that has this file name and base.
@@ -121,6 +120,14 @@ impl Wishes {
             hold: config.failures.hold.0,
         }
     }
+}
+
+/// The express lane of small books, or the lane of big ones with the highest threshold that is reached.
+fn queue_of_size(config: &Config, pages: u32) -> Option<&str> {
+    let bypass = config.bypass.as_ref().filter(|bypass| pages <= bypass.max_pages);
+    let big = config.queue.iter().filter(|(_, queue)| (1..=pages).contains(&queue.min_pages));
+    let biggest = big.max_by_key(|(_, queue)| queue.min_pages).map(|(name, _)| name.as_str());
+    bypass.map(|bypass| bypass.queue.as_str()).or(biggest)
 }
 
 fn is_client(client: &str) -> bool {
