@@ -1,7 +1,10 @@
-//! A tick: recover, start, tidy, prune. Each step stands on its own and is bounded in time; two ticks at once are harmless.
+//! A tick: recover, start, tidy, notify, prune. Each step stands on its own and is bounded in time; two ticks at once are
+//! harmless.
 //!
 //! A tick waits for nobody and says nothing when all is well. A standing finding (an exporter missing) is told when it is
 //! new, then hourly.
+
+mod poke;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -12,9 +15,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use chrono::{DateTime, Utc};
-use rustix::fs::inotify;
 use rustix::process::Signal;
 
+use self::poke::Poke;
 use crate::bind::{self, Home};
 use crate::clock;
 use crate::errand;
@@ -90,15 +93,7 @@ pub fn dispatch(home: &mut Home, orders: Orders, tell: &mut dyn FnMut(&str)) -> 
         process::become_subreaper()?;
     }
     let until = orders.for_time.map(|time| clock::monotonic() + time);
-    let mut dispatcher = Dispatcher {
-        home,
-        store: &mut store,
-        exit: Exit::Done,
-        workers: BTreeSet::new(),
-        news: News::None,
-        killed_in_a_row: 0,
-        findings: Vec::new(),
-    };
+    let mut dispatcher = Dispatcher::new(home, &mut store);
     dispatcher.whole_tick()?;
     dispatcher.tell(tell)?;
     let mut next_whole = clock::monotonic() + WHOLE;
@@ -212,15 +207,34 @@ struct Dispatcher<'a> {
     store: &'a mut Sqlite,
     exit: Exit,
     workers: BTreeSet<i32>,
+    /// The process that runs errands, if one was started.
+    errands: Option<i32>,
+    /// It met trouble, or was killed: there is no other before the next whole tick.
+    errands_rest: bool,
     news: News,
     killed_in_a_row: u32,
     findings: Vec<Finding>,
 }
 
-impl Dispatcher<'_> {
+impl<'a> Dispatcher<'a> {
+    fn new(home: &'a mut Home, store: &'a mut Sqlite) -> Self {
+        Self {
+            home,
+            store,
+            exit: Exit::Done,
+            workers: BTreeSet::new(),
+            errands: None,
+            errands_rest: false,
+            news: News::None,
+            killed_in_a_row: 0,
+            findings: Vec::new(),
+        }
+    }
+
     /// All steps; one that fails does not keep the others from being done.
     fn whole_tick(&mut self) -> Result<()> {
         self.news = News::None;
+        self.errands_rest = false;
         let before = last_tick(&self.home.layout.tick())?;
         self.recover()?;
         self.start()?;
@@ -317,7 +331,9 @@ impl Dispatcher<'_> {
                 }
                 let slot = SlotName { queue: name.clone(), number };
                 self.step("starting a worker", |this| {
-                    due -= u32::from(this.start_in(&slot)?);
+                    let started = this.start_in(&slot)?;
+                    due -= u32::from(started.is_some());
+                    this.workers.extend(started);
                     Ok(())
                 })?;
             }
@@ -334,15 +350,16 @@ impl Dispatcher<'_> {
         Ok(slots > 0 && self.store.due(queue, &formats, clock::now(), 1)? > 0)
     }
 
-    fn start_in(&mut self, name: &SlotName) -> Result<bool> {
+    /// A process that works in a slot, if the slot is free: its number.
+    fn start_in(&mut self, name: &SlotName) -> Result<Option<i32>> {
         let path = self.home.layout.slot(name);
         let Some(slot) = take_lock(&path)? else {
-            return Ok(false);
+            return Ok(None);
         };
         // Where the lock file was taken away, its worker holds one that nobody sees any more.
         recover::recover_strays(self.home, self.store)?;
         if let Recovered::Undead(_) = recover::recover(self.home, self.store, &slot)? {
-            return Ok(false);
+            return Ok(None);
         }
         let child = match work::spawn(self.home, &slot, name) {
             Ok(child) => child,
@@ -352,21 +369,20 @@ impl Dispatcher<'_> {
             }
         };
         fault::point("dispatch.after_spawn")?;
-        self.workers.insert(child.id().cast_signed());
-        Ok(true)
+        Ok(Some(child.id().cast_signed()))
     }
 
     /// If an errand is due and nobody runs errands: a process that does; true when one was started.
     fn run_errands(&mut self) -> Result<bool> {
-        let mut is_started = false;
-        if self.news == News::Ailing {
-            return Ok(false);
-        }
+        let mut started = None;
         self.step("starting errands", |this| {
-            is_started = errand::is_due(this.home, this.store, clock::now())? && this.start_in(&errand::slot())?;
+            if !this.errands_rest && errand::is_due(this.home, this.store, clock::now())? {
+                started = this.start_in(&errand::slot())?;
+            }
             Ok(())
         })?;
-        Ok(is_started)
+        self.errands = started.or(self.errands);
+        Ok(started.is_some())
     }
 
     fn look_for_exporters(&mut self) -> Result<()> {
@@ -482,7 +498,13 @@ impl Dispatcher<'_> {
         loop {
             match rustix::process::wait(rustix::process::WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) => {
-                    let was_ours = self.workers.remove(&pid.as_raw_nonzero().get());
+                    let pid = pid.as_raw_nonzero().get();
+                    if self.errands == Some(pid) {
+                        // Whatever its trouble is, no export is held up by it.
+                        self.errands_rest |= status.exit_status() != Some(0);
+                        continue;
+                    }
+                    let was_ours = self.workers.remove(&pid);
                     match status.exit_status() {
                         Some(0) => self.killed_in_a_row = 0,
                         // What a killed worker left behind comes to a patient dispatcher too; only workers count.
@@ -519,7 +541,8 @@ impl Dispatcher<'_> {
         let children = process::descendants(me).into_iter().filter(|child| child.parent == me);
         let workers = children.map(|child| child.identity).filter(|child| process::is_this_program(child.pid));
         let workers: Vec<_> = workers.collect();
-        self.workers.extend(workers.iter().map(|worker| worker.pid));
+        let errands = self.errands;
+        self.workers.extend(workers.iter().map(|worker| worker.pid).filter(|pid| Some(*pid) != errands));
         workers
     }
 
@@ -623,32 +646,4 @@ fn touch(path: &Path, now: DateTime<Utc>) -> Result<()> {
 fn is_main_process_of_unit() -> bool {
     let pid = std::env::var("SYSTEMD_EXEC_PID").ok().and_then(|text| text.parse().ok());
     pid == Some(process::myself().pid)
-}
-
-/// The file that front ends write to when they have asked for something.
-struct Poke(rustix::fd::OwnedFd);
-
-impl Poke {
-    fn watch(path: &Path) -> Result<Self> {
-        let fd = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)
-            .context("starting to watch")?;
-        inotify::add_watch(&fd, path, inotify::WatchFlags::CLOSE_WRITE | inotify::WatchFlags::MODIFY)
-            .with_context(|| format!("watching {}", path.display()))?;
-        Ok(Self(fd))
-    }
-
-    /// Waits for a poke, a signal or the end of `patience`; true after a poke.
-    fn wait(&self, stop: &Stop, patience: Duration) -> Result<bool> {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let timeout = Timespec::try_from(patience)?;
-        let mut fds = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error).context("waiting for a poke"),
-        }
-        let poked = fds[0].revents().contains(PollFlags::IN);
-        let mut bytes = [0_u8; 4096];
-        while poked && rustix::io::read(&self.0, &mut bytes).is_ok_and(|read| read > 0) {}
-        Ok(poked)
-    }
 }

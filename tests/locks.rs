@@ -513,7 +513,9 @@ fn hundreds_of_files_that_cannot_be_deleted_do_not_keep_a_tick() {
     house.call(Who::Owner, ["dispatch", "--wait"]).code(0);
     let shard = queue.path("cache/aa");
     fs::create_dir_all(&shard).unwrap();
-    let mut sql = String::from("INSERT INTO runs VALUES ");
+    let mut sql = String::from("INSERT INTO runs (token, job_id, title, lang, font, format, options, filename, queue, client, meta, node, outcome,
+         reason, detail, submitted_at, started_at, finished_at, published_at, bytes, exit_code, signal, peak_memory, cpu_millis,
+         present) VALUES ");
     for number in 0..FILES {
         let name = format!("old-en-default-aa{number:030x}.txt");
         let path = shard.join(&name);

@@ -198,3 +198,21 @@ fn who_dies_between_telling_and_noting_tells_twice() {
         queue.assert_quiet();
     }
 }
+
+#[test]
+fn what_troubles_a_notifier_is_no_trouble_of_exports() {
+    let queue = telling("[\"ready\"]", NOTE);
+    for title in ["A", "B", "C", "D"] {
+        queue.request("ok", title);
+    }
+    let mut command = queue.command(["dispatch", "--wait"]);
+    command.env("EXPORT_QUEUE_FAULT", "errand.before_spawn=error");
+    call(&mut command).code(0).silent();
+    for title in ["A", "B", "C", "D"] {
+        assert_eq!(queue.state("ok", title), "ready");
+    }
+    assert_eq!(deliveries(&queue).len(), 4);
+    queue.dispatch().code(0).silent();
+    assert_eq!((deliveries(&queue).len(), queue.scratch("TOLD").len()), (0, 4));
+    queue.assert_quiet();
+}
