@@ -135,7 +135,7 @@ nap() { sleep 0.$((RANDOM % 4))$((RANDOM % 10)); }
 half
 "#;
 
-fn storm_queue() -> (Disk, Queue) {
+fn storm_queue(is_steered: bool) -> (Disk, Queue) {
     let queue = Queue::new();
     let disk = Disk::mount(queue.path("cache"), DISK);
     let scratch = queue.path("").display().to_string();
@@ -161,6 +161,10 @@ fn storm_queue() -> (Disk, Queue) {
         )
         .expect("a string");
     }
+    if is_steered {
+        config.push_str(&steering(&queue));
+        config = config.replace("[cache]\n", "[cache]\nmax_bytes = \"150kB\"\nttl_from = \"accessed\"\n");
+    }
     cases.push_str("esac\n");
     fs::write(&script, cases).expect("the script can be written");
     make_executable(Path::new(&script));
@@ -170,6 +174,28 @@ fn storm_queue() -> (Disk, Queue) {
     fs::write(queue.path("late.toml"), late).expect("the configuration can be written");
     queue.run(["init", "--quiet"]).code(0);
     (disk, queue)
+}
+
+/// What tells of each delivery, and sometimes fails or hangs.
+const TOLD: &str = r#"#!/bin/bash
+case $((RANDOM % 20)) in
+  0) sleep 600 ;;
+  1 | 2) exit 1 ;;
+esac
+echo "$EXPORT_QUEUE_DELIVERY" >>"$1"
+"#;
+
+/// Everything that people can steer with, switched on.
+fn steering(queue: &Queue) -> String {
+    let (script, told) = (queue.path("told.sh"), queue.path("TOLD"));
+    fs::write(&script, TOLD).expect("the script can be written");
+    make_executable(&script);
+    format!(
+        "[bypass]\nmax_pages = 30\nqueue = \"wide\"\n[[notify]]\non = [\"ready\", \"failed\"]\ntimeout = \"1s\"\n\
+         command = [\"{}\", \"{}\"]\n",
+        script.display(),
+        told.display()
+    )
 }
 
 /// A path that was handed out: whose it is, and until when it must open.
@@ -183,6 +209,8 @@ struct Storm {
     _disk: Disk,
     queue: Queue,
     start: Instant,
+    /// Everything that people can steer with is switched on.
+    is_steered: bool,
     over: AtomicBool,
     /// The killer's own end comes after all others'.
     calm: AtomicBool,
@@ -349,6 +377,9 @@ impl Storm {
                 1 | 2 => &["--retry"],
                 _ => &[],
             };
+            let (client, pages) = (format!("c{}", chance.below(3)), chance.below(60).to_string());
+            let steered = [more, &["--client", &client, "--pages", &pages]].concat();
+            let more = if self.is_steered { &steered } else { more };
             let before = since_epoch();
             let (code, status, _) =
                 if asks { self.about("request", number, more) } else { self.about("status", number, &[]) };
@@ -358,7 +389,7 @@ impl Storm {
                 self.accepted.lock().expect("wishes").entry(key.clone()).or_insert((before, since_epoch()));
             }
             match status["state"].as_str().unwrap_or_default() {
-                "ready" => self.note_path(&key, &status),
+                "ready" => self.note_path(&key, &status, before),
                 "absent" if is_kept => self.check_absent(&key, before),
                 _ => {}
             }
@@ -366,11 +397,16 @@ impl Storm {
         }
     }
 
-    fn note_path(&self, key: &Key, status: &Value) {
+    fn note_path(&self, key: &Key, status: &Value, asked: Duration) {
         self.accepted.lock().expect("wishes").remove(key);
         let path = PathBuf::from(text(&status["path"]));
         let expires: DateTime<Utc> = text(&status["expires_at"]).parse().expect("a time");
-        let until = Duration::from_millis(expires.timestamp_millis().unsigned_abs()) + GRACE;
+        // Where room may have to be made, a path is good for the grace and no more.
+        let until = if self.is_steered {
+            asked + GRACE
+        } else {
+            Duration::from_millis(expires.timestamp_millis().unsigned_abs()) + GRACE
+        };
         let mut promises = self.promises.lock().expect("promises");
         let promise = promises.entry(path).or_insert_with(|| Promise { key: key.clone(), until });
         promise.until = promise.until.max(until);
@@ -391,7 +427,8 @@ impl Storm {
     fn was_ready_since(&self, (format, title): &Key, since: Duration) -> bool {
         let earliest = (since.saturating_sub(MAX_AGE.saturating_sub(GRACE))).as_millis();
         let sql = format!(
-            "SELECT token FROM runs WHERE title = '{title}' AND format = '{format}' AND published_at >= {earliest} LIMIT 1"
+            "SELECT token FROM runs WHERE title = '{title}' AND format = '{format}'
+             AND max(published_at, coalesce(accessed_at, 0)) >= {earliest} LIMIT 1"
         );
         !self.queue.sql(&sql).is_empty()
     }
@@ -413,6 +450,12 @@ impl Storm {
     fn operators(&self, mut chance: Chance) {
         while self.goes_on() {
             let operated = chance.below(TITLES / 4) * 4 + OPERATED;
+            if self.is_steered && chance.below(4) == 0 {
+                let queue = QUEUES[chance.below(2) as usize].0;
+                self.call("pause", "pause", self.queue.command(["pause", queue, "--message", "a moment"]));
+                chance.pause(600);
+                self.call("resume", "resume", self.queue.command(["resume"]));
+            }
             match chance.below(6) {
                 0 | 1 => drop(self.about("cancel", operated, if chance.below(2) == 0 { &["--force"] } else { &[] })),
                 2 => drop(self.about("dismiss", operated, &[])),
@@ -528,19 +571,24 @@ impl Storm {
     /// Counts exporters by their markers; each was seen before the first is looked at again.
     fn check_exporters(&self) {
         let exporters = self.queue.exporters();
-        let rows: BTreeSet<String> =
-            self.queue.sql("SELECT token FROM jobs WHERE token IS NOT NULL").into_iter().collect();
+        let rows = self.queue.sql("SELECT token, queue FROM jobs WHERE token IS NOT NULL");
+        let rows: BTreeMap<&str, &str> = rows.iter().filter_map(|row| row.split_once('|')).collect();
         let mut runs: BTreeMap<String, Key> = BTreeMap::new();
         for process in &exporters {
             let (Some(run), Some(title)) = (run_of(process), title_of(process)) else { continue };
             let Some(format) = variable(process, "EXPORT_QUEUE_FORMAT") else { continue };
+            // Whoever tells others is no exporter.
+            if variable(process, "EXPORT_QUEUE_DELIVERY").is_some() {
+                continue;
+            }
             let still = fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
             if String::from_utf8_lossy(&still).contains(&run) {
                 runs.insert(run, (format.to_owned(), title));
             }
         }
         for (queue, slots) in QUEUES {
-            let live: Vec<_> = runs.iter().filter(|(_, key)| queue_of(&key.0) == *queue).collect();
+            let lane = |run: &str, format: &str| rows.get(run).copied().unwrap_or_else(|| queue_of(format)).to_owned();
+            let live: Vec<_> = runs.iter().filter(|(run, key)| lane(run, &key.0) == *queue).collect();
             if live.len() > *slots {
                 let title = live.first().map(|(_, key)| key.1.clone()).unwrap_or_default();
                 self.violation(&title, &format!("{} exporters in queue {queue}: {live:?}", live.len()));
@@ -551,7 +599,7 @@ impl Storm {
             if let Some(other) = keys.insert(key, run) {
                 self.violation(&key.1, &format!("two exporters at once, runs {other} and {run}"));
             }
-            if !rows.contains(run) {
+            if !rows.contains_key(run.as_str()) {
                 self.violation(&key.1, &format!("an exporter lives whose run {run} no row names"));
             }
         }
@@ -612,6 +660,7 @@ impl Storm {
             send(&worker, Signal::CONT);
         }
         eventually("every job has ended", || {
+            self.call("resume", "resume", self.queue.command(["resume"]));
             self.call("dispatch", "dispatch", self.queue.command(["dispatch", "--wait"]));
             self.queue.sql("SELECT id FROM jobs WHERE state < 2").is_empty().then_some(())
         });
@@ -656,6 +705,7 @@ impl Storm {
                 self.violation(&key.1, &format!("{} accepted at {accepted:?}, and lost", key.0));
             }
         }
+        self.check_told();
         let log = fs::read_to_string(self.queue.path("state/logs/worker.txt")).unwrap_or_default();
         if let Some(panic) = log.lines().find(|line| line.contains("panicked")) {
             self.violation("worker", panic);
@@ -665,6 +715,31 @@ impl Storm {
             let count = count.parse().unwrap_or(0);
             *self.counts.lock().expect("counts").entry(format!("run {what}")).or_default() += count;
         }
+    }
+}
+
+impl Storm {
+    /// Every end of a job was told at least once, or is still to be.
+    fn check_told(&self) {
+        if !self.is_steered {
+            return;
+        }
+        let mut known: BTreeSet<String> = self.queue.scratch("TOLD").into_iter().collect();
+        let told = known.len() as u64;
+        known.extend(self.queue.sql("SELECT id FROM deliveries"));
+        let last: u64 =
+            self.queue.sql("SELECT seq FROM sqlite_sequence WHERE name = 'deliveries'")[0].parse().unwrap_or(0);
+        let forgotten: Vec<u64> = (1..=last).filter(|id| !known.contains(&id.to_string())).collect();
+        if !forgotten.is_empty() {
+            self.violation("", &format!("neither told nor to be told: {forgotten:?}"));
+        }
+        let ends =
+            self.queue.sql("SELECT count(*) FROM runs WHERE outcome IN ('ready', 'failed_timeout', 'failed_unknown')");
+        let ends: u64 = ends[0].parse().unwrap_or(0);
+        if last < ends {
+            self.violation("", &format!("{ends} jobs ended, and {last} ends were to be told"));
+        }
+        *self.counts.lock().expect("counts").entry("told".to_owned()).or_default() += told;
     }
 }
 
@@ -701,13 +776,23 @@ fn setting(name: &str, default: u64) -> u64 {
 
 #[test]
 fn in_a_storm_of_signals_every_promise_holds() {
+    storm(false, SECONDS);
+}
+
+#[test]
+fn in_a_storm_every_promise_holds_with_everything_switched_on() {
+    storm(true, SECONDS / 2);
+}
+
+fn storm(is_steered: bool, seconds: u64) {
     let seed = setting("EXPORT_QUEUE_TEST_SEED", since_epoch().as_nanos() as u64 | 1);
-    let seconds = setting("EXPORT_QUEUE_STORM_SECONDS", SECONDS);
+    let seconds = setting("EXPORT_QUEUE_STORM_SECONDS", seconds);
     println!("EXPORT_QUEUE_TEST_SEED={seed} EXPORT_QUEUE_STORM_SECONDS={seconds}");
-    let (disk, queue) = storm_queue();
+    let (disk, queue) = storm_queue(is_steered);
     let storm = Storm {
         _disk: disk,
         queue,
+        is_steered,
         start: now(),
         over: AtomicBool::new(false),
         calm: AtomicBool::new(false),
