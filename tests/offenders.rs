@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::time::Duration;
 
+use export_queue::identity::Identity;
 use export_queue::process::{self, Stat};
 use serde_json::Value;
 
@@ -38,7 +39,7 @@ fn exporters(dispatcher: i32) -> Vec<Stat> {
 fn offend(queue: &Queue, format: &str, limit: u64, measure: impl Fn(&[Stat]) -> u64) -> Offence {
     queue.request(format, "A");
     let dispatch = queue.spawn(["dispatch", "--wait"]);
-    let (mut everyone, mut since, mut peak) = (HashSet::new(), now(), 0);
+    let (mut everyone, mut since, mut peak) = (HashSet::<Identity>::new(), now(), 0);
     let took = eventually("the offender is gone", || {
         let tree = exporters(dispatch.pid());
         everyone.extend(tree.iter().map(|process| process.identity));
@@ -47,7 +48,9 @@ fn offend(queue: &Queue, format: &str, limit: u64, measure: impl Fn(&[Stat]) -> 
             since = now();
         }
         peak = peak.max(found);
-        (tree.is_empty() && !everyone.is_empty()).then(|| since.elapsed())
+        // A look may miss one; whoever was ever seen must be dead.
+        let is_over = tree.is_empty() && !everyone.is_empty();
+        (is_over && !everyone.iter().any(|process| process::is_alive(*process))).then(|| since.elapsed())
     });
     dispatch.wait().code(0).silent();
     let left: Vec<_> = everyone.into_iter().filter(|process| process::is_alive(*process)).collect();
