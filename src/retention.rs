@@ -221,11 +221,21 @@ mod tests {
             (599, Standing::Expired),
             (600, Standing::Due),
             (-30, Standing::Ready { until: Some(at(570)) }),
+            (-60, Standing::Ready { until: Some(at(570)) }),
             (-61, Standing::Strange),
         ];
         for (age, standing) in table {
             assert_eq!(TEN.standing(dates(0), at(age)), standing, "at {age} s");
         }
+    }
+
+    #[test]
+    fn a_file_that_is_kept_for_ever_is_ready_and_never_due() {
+        for age in [0, 600, 1_000_000] {
+            assert_eq!(KEPT.standing(dates(0), at(age)), Standing::Ready { until: None }, "at {age} s");
+        }
+        assert_eq!(KEPT.due_before(at(600)), None);
+        assert_eq!(TEN.due_before(at(600)), Some(at(0)));
     }
 
     #[test]

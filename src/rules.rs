@@ -307,6 +307,20 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_may_be_told_to_stop_twenty_times_with_a_job() {
+        let bounds = Bounds { interruptions: 3, stops: 20 };
+        let mut put_back = Job { stops: 19, interruptions: 9, ..job(Phase::Queued { later: None }) };
+        assert_eq!(after_stop(&put_back, bounds), Fate::Again);
+        put_back.stops = 20;
+        assert_eq!(after_stop(&put_back, bounds), Fate::Interrupted("its worker was told to stop 21 times".into()));
+    }
+
+    #[test]
+    fn a_failed_base_is_told_with_its_reason() {
+        assert_eq!(base_failed_detail("epub", Failure::ExitNonzero, "exit 3"), "epub: exit_nonzero: exit 3");
+    }
+
+    #[test]
     fn all_the_listed_delays_are_used_and_spread() {
         let delays = [Duration::from_secs(30), Duration::from_secs(120)];
         assert_eq!(backoff(&delays, 0, 0.5), Some(Duration::from_secs(30)));
@@ -360,8 +374,16 @@ mod tests {
         let free = Scene { slots: 2, ..Scene::default() };
         let now = from_millis(0);
         assert_eq!(waiting(&queued, free, now), Some(Waiting::NotBefore));
-        assert_eq!(waiting(&queued, free, from_millis(11)), None);
+        assert_eq!(waiting(&queued, free, from_millis(9)), Some(Waiting::NotBefore));
+        assert_eq!(waiting(&queued, free, from_millis(10)), None, "that is when a claim takes it");
+        assert_eq!(HORIZON.as_secs(), 34_560_000, "400 days");
         assert_eq!(waiting(&queued, free, now - HORIZON - Duration::from_secs(1)), None, "a claim takes it now");
+        let with_base = Scene { base_live: true, ..free };
+        assert_eq!(waiting(&queued, with_base, now), Some(Waiting::WaitingForBase));
+        let failed_once = job(Phase::Queued { later: Some((from_millis(10), Waiting::BackingOff)) });
+        assert_eq!(waiting(&failed_once, with_base, now), Some(Waiting::BackingOff));
+        let closed = Scene { gate: Some(Waiting::LowDisk), ..with_base };
+        assert_eq!(waiting(&failed_once, closed, now), Some(Waiting::LowDisk));
         assert_eq!(waiting(&queued, Scene { started: 2, ..free }, now), Some(Waiting::NoFreeSlot));
         assert_eq!(waiting(&queued, Scene { paused: true, started: 2, ..free }, now), Some(Waiting::Paused));
         assert_eq!(
