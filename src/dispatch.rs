@@ -4,6 +4,7 @@
 //! A tick waits for nobody and says nothing when all is well. A standing finding (an exporter missing) is told when it is
 //! new, then hourly.
 
+mod plan;
 mod poke;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,6 +37,8 @@ use crate::store::Store;
 use crate::store::sqlite::Sqlite;
 use crate::sweep;
 use crate::work;
+
+pub use plan::{Plan, plan};
 
 /// How long a dispatcher that goes on waits between looks when nobody pokes it.
 const LOOK: Duration = Duration::from_secs(1);
@@ -73,13 +76,6 @@ pub struct Finding {
     pub message: String,
 }
 
-/// What a dry run says.
-#[derive(Debug, Clone, Default)]
-pub struct Plan {
-    /// One line a step that a tick would take.
-    pub lines: Vec<String>,
-}
-
 /// Dispatches; gives back what is new to tell, and how to end.
 ///
 /// # Errors
@@ -109,18 +105,18 @@ pub fn dispatch(home: &mut Home, orders: Orders, tell: &mut dyn FnMut(&str)) -> 
         if stop.is_asked() || !(goes_on || awaits) {
             break;
         }
-        let pause = until.filter(|_| goes_on).map_or(LOOK, |until| LOOK.min(until.saturating_sub(now)));
-        let pause = if awaits { pause.min(Duration::from_millis(50)) } else { pause };
-        let woken = poke.wait(&stop, pause)?;
-        if stop.is_asked() {
-            // What its workers have just put back is not started once more, only to be stopped again.
+        let left = until.filter(|_| goes_on).map(|until| until.saturating_sub(now));
+        let woken = poke.wait(&stop, pause(left, awaits))?;
+        let is_time = clock::monotonic() >= next_whole;
+        // What its workers have just put back is not started once more, only to be stopped again.
+        if stop.is_asked() || !(woken || awaits || is_time || dispatcher.has_due()?) {
             continue;
         }
         if dispatcher.home.reload()? {
             dispatcher.store.tell(bind::audience(&dispatcher.home.config));
         }
         dispatcher.reap()?;
-        if clock::monotonic() >= next_whole {
+        if is_time {
             dispatcher.whole_tick()?;
             dispatcher.tell(tell)?;
             next_whole = clock::monotonic() + WHOLE;
@@ -138,35 +134,10 @@ pub fn dispatch(home: &mut Home, orders: Orders, tell: &mut dyn FnMut(&str)) -> 
     Ok(dispatcher.exit)
 }
 
-/// What a tick would do now.
-///
-/// # Errors
-/// The queue cannot be read.
-pub fn plan(home: &Home) -> Result<Plan> {
-    home.refuse_others()?;
-    let mut plan = Plan::default();
-    let Some(store) = home.open_to_read()? else {
-        plan.lines.push("set up a new queue".to_owned());
-        return Ok(plan);
-    };
-    let now = clock::now();
-    for (queue, settings) in &home.config.queue {
-        let due = store.due(queue, &exporter::available(&home.config), now, 1000)?;
-        let taken = store.count_started(queue)?;
-        let state = match (store.pause_of(queue)?, gates::closed(settings, &home.layout.cache)) {
-            (Some(_), _) => "paused".to_owned(),
-            (None, Some(gate)) => format!("held: {gate}"),
-            (None, None) => format!("start {} of {due} due", due.min(settings.slots.saturating_sub(taken))),
-        };
-        plan.lines.push(format!("queue {queue}: {state}; {taken} of {} slots taken", settings.slots));
-    }
-    for (queue, format, _, obstacle) in obstacles(home, &store)? {
-        plan.lines.push(format!("queue {queue}: {format} waits: {obstacle}"));
-    }
-    if let Some(before) = home.cache.policy.due_before(now) {
-        plan.lines.push(format!("sweep {} files", store.due_files(before, now, (0, 100_000))?.len()));
-    }
-    Ok(plan)
+/// How long to wait for a poke: not beyond the end, and not for long while workers are awaited.
+fn pause(left: Option<Duration>, awaits: bool) -> Duration {
+    let look = if awaits { Duration::from_millis(50) } else { LOOK };
+    left.map_or(look, |left| look.min(left))
 }
 
 /// Formats that wait in a queue and cannot be made here: queue, format, how grave it is, and why.
@@ -320,7 +291,7 @@ impl<'a> Dispatcher<'a> {
         let queues: Vec<_> = self.home.config.queue.iter().map(|(name, queue)| (name.clone(), queue.clone())).collect();
         for (name, queue) in queues {
             let config = &self.home.config;
-            if !self.is_asked(&name, queue.slots)? || gates::closed(&queue, &self.home.layout.cache).is_some() {
+            if !self.is_asked(&name)? || gates::closed(&queue, &self.home.layout.cache).is_some() {
                 continue;
             }
             let formats = formats.get_or_insert_with(|| exporter::available(config));
@@ -341,13 +312,23 @@ impl<'a> Dispatcher<'a> {
         Ok(())
     }
 
+    /// Whether any queue has something due.
+    fn has_due(&self) -> Result<bool> {
+        for queue in self.home.config.queue.keys() {
+            if self.is_asked(queue)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Whether a queue has anything due, whatever can be made here: what costs little is looked at first, since mostly there
     /// is nothing.
-    fn is_asked(&self, queue: &str, slots: u32) -> Result<bool> {
+    fn is_asked(&self, queue: &str) -> Result<bool> {
         let config = &self.home.config;
         let formats: Vec<_> =
             config.format.keys().map(|name| (name.clone(), config.format_limits(name).timeout.0)).collect();
-        Ok(slots > 0 && self.store.due(queue, &formats, clock::now(), 1)? > 0)
+        Ok(self.store.due(queue, &formats, clock::now(), 1)? > 0)
     }
 
     /// A process that works in a slot, if the slot is free: its number.
