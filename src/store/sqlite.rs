@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use chrono::{DateTime, Utc};
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, ToSql, Transaction, TransactionBehavior, ffi, named_params};
 
 use super::request::Room;
@@ -73,6 +74,8 @@ impl Sqlite {
             let conn = Connection::open_with_flags(dir.join(path.file_name().unwrap_or_default()), flags)?;
             conn.busy_timeout(BUSY)?;
             conn.set_prepared_statement_cache_capacity(STATEMENTS);
+            // A plan that looks at bound values is made anew whenever they change; ours is good for all of them.
+            conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
             Ok(conn)
         };
         let conn = connect().map_err(|error| explain(path, error))?;
