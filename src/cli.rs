@@ -1,5 +1,7 @@
 //! The command line: names, options and help, and nothing of what they do.
 
+pub mod poll;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -82,7 +84,7 @@ pub struct Select {
 
 // Which variant of a book.
 #[expect(missing_docs, reason = "clap would print it instead of what the command does")]
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub struct Variant {
     /// Language
     #[arg(long)]
@@ -100,7 +102,7 @@ pub struct Variant {
 
 // How an export is asked for.
 #[expect(missing_docs, reason = "clap would print it instead of what the command does")]
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub struct Terms {
     /// Make a new file although one is ready
     #[arg(long)]

@@ -16,7 +16,7 @@ use anyhow::Result;
 use clap::Parser;
 
 use crate::bind::{self, Home};
-use crate::cli::{Cli, Color, Command, Global};
+use crate::cli::{Cli, Color, Command, Global, poll};
 use crate::config::{self, Loaded};
 use crate::errand;
 use crate::exit::{Exit, Refusal, exit_of};
@@ -79,7 +79,7 @@ pub fn main() -> u8 {
         process::close_inherited();
     }
     let wants_json = std::env::args_os().take_while(|argument| argument != "--").any(|argument| argument == "--json");
-    let cli = match Cli::try_parse() {
+    let cli = match poll::read(std::env::args_os().skip(1)).map_or_else(Cli::try_parse, Ok) {
         Ok(cli) => cli,
         Err(error) => return usage(&error, wants_json),
     };
@@ -128,7 +128,11 @@ fn run(cli: Cli) -> Result<Exit> {
     if let Command::Work { queue, slot } = cli.command {
         return run_work(&start, &SlotName { queue, number: slot });
     }
-    log_to_stderr(&start.global);
+    // Front ends that poll have no use for a log, and what it costs is dear to them.
+    let is_polled = matches!(cli.command, Command::Status { .. } | Command::Request { .. });
+    if !is_polled || start.global.verbose > 0 {
+        log_to_stderr(&start.global);
+    }
     match cli.command {
         Command::Init { adopt, user, group } => setup::init(&start, adopt, user.as_deref(), group.as_deref()),
         Command::Check => setup::check(&start),
