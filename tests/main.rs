@@ -17,6 +17,7 @@ mod commands;
 mod confine;
 mod converters;
 mod corpus;
+mod counts;
 mod cron;
 mod database;
 mod environment;

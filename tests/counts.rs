@@ -1,0 +1,149 @@
+//! What calls cost, in counts: system calls, syncs, transactions. Times depend on the machine and on what else it does; these
+//! do not. `docs/costs.md` says what each is for.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+use crate::harness::Queue;
+
+/// The system calls of one process, as strace writes them.
+struct Calls(Vec<String>);
+
+impl Calls {
+    fn like(&self, what: impl Fn(&str) -> bool) -> usize {
+        self.0.iter().filter(|call| what(call)).count()
+    }
+
+    fn syncs(&self, file: &str) -> usize {
+        self.like(|call| (call.starts_with("fsync(") || call.starts_with("fdatasync(")) && call.contains(file))
+    }
+
+    /// How often the write lock of the database was taken (SQLite's file format, "WAL locks": byte 120).
+    fn transactions(&self) -> usize {
+        self.like(|call| {
+            call.starts_with("fcntl(") && call.contains("F_WRLCK") && call.contains("l_start=120, l_len=1")
+        })
+    }
+
+    /// How often the log of the database began anew; its header is synced by itself (`sqlite3WalFrames`).
+    fn new_logs(&self) -> usize {
+        self.like(|call| call.starts_with("pwrite64(") && call.contains("queue.db-wal>") && call.contains(", 32, 0) "))
+    }
+
+    /// Fails where there are more than `most`, naming the commonest.
+    #[track_caller]
+    fn at_most(&self, most: usize) {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for call in &self.0 {
+            *counts.entry(call.split('(').next().unwrap_or_default()).or_default() += 1;
+        }
+        let mut counts: Vec<_> = counts.into_iter().map(|(name, count)| (count, name)).collect();
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        println!("{} calls: {counts:?}", self.0.len());
+        assert!(self.0.len() <= most, "{} calls, {most} were enough: {counts:?}\n{}", self.0.len(), self.0.join("\n"));
+    }
+}
+
+/// The calls of each process of a command, by process id, in the order in which they began; what the loader of a dynamic
+/// program does before it reads its configuration is not counted.
+fn traced(queue: &Queue, args: &[&str], code: i32) -> Vec<Calls> {
+    let trace = queue.path("trace");
+    let program = queue.command(args);
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-y", "-o"]).arg(&trace).arg(program.get_program()).args(program.get_args());
+    let done = strace.output().expect("strace runs");
+    assert_eq!(done.status.code(), Some(code), "{done:?}");
+    let mut processes: BTreeMap<i32, Vec<String>> = BTreeMap::new();
+    for line in fs::read_to_string(trace).expect("the trace").lines() {
+        let (pid, call) = line.split_once(' ').expect("a process and its call");
+        let call = call.trim_start();
+        if call.starts_with(|first: char| first.is_ascii_lowercase()) {
+            processes.entry(pid.parse().expect("a number")).or_default().push(call.to_owned());
+        }
+    }
+    let own = |calls: Vec<String>| {
+        let first = calls
+            .iter()
+            .position(|call| call.starts_with("openat(") && call.contains("config.toml\""))
+            .unwrap_or_default();
+        Calls(calls.into_iter().skip(first).collect())
+    };
+    processes.into_values().map(own).collect()
+}
+
+/// One process that ends by itself.
+fn calls(queue: &Queue, args: &[&str], code: i32) -> Calls {
+    traced(queue, args, code).swap_remove(0)
+}
+
+#[test]
+fn a_status_costs_few_calls_and_writes_nothing() {
+    let queue = Queue::new();
+    queue.request("ok", "A");
+    queue.dispatch().code(0);
+    queue.await_state("ok", "A", "ready");
+    queue.run(["pause"]).code(0);
+    queue.request("ok", "B");
+    // A process that has the database open spares the others its recovery.
+    let _dispatcher = queue.spawn(["dispatch", "--for", "60s"]);
+    for (title, code, most) in [("A", 0, 100), ("B", 3, 180)] {
+        let calls = calls(&queue, &["status", "--format", "ok", title], code);
+        calls.at_most(most);
+        assert_eq!((calls.syncs(""), calls.transactions()), (0, 0));
+        let is_write = |call: &str| call.starts_with("pwrite64(") || call.starts_with("write(");
+        assert_eq!(calls.like(is_write), 1, "the answer");
+        assert_eq!(calls.like(|call| call.starts_with("openat(") && call.contains("/queue.db\"")), 1);
+        assert_eq!(calls.like(|call| call.starts_with("clone")), 0);
+    }
+}
+
+#[test]
+fn a_request_is_one_transaction_and_one_sync() {
+    let queue = Queue::new();
+    queue.run(["init", "--quiet"]).code(0);
+    queue.run(["pause"]).code(0);
+    let _dispatcher = queue.spawn(["dispatch", "--for", "60s"]);
+    queue.request("ok", "A");
+    let calls = calls(&queue, &["request", "--format", "ok", "B"], 3);
+    calls.at_most(200);
+    assert_eq!((calls.transactions(), calls.syncs("queue.db-wal>")), (1, 1 + calls.new_logs()));
+    // SQLite syncs the log's directory once a process: the log may be new.
+    assert_eq!(calls.syncs(""), calls.syncs("queue.db-wal>") + 1);
+}
+
+#[test]
+fn an_export_of_a_backlog_is_three_syncs_and_one_transaction() {
+    const EXPORTS: usize = 20;
+    let queue = Queue::new();
+    queue.reconfigure("slots = 2", "slots = 1");
+    queue.run(["init", "--quiet"]).code(0);
+    for number in 0..EXPORTS {
+        queue.request("ok", &number.to_string());
+    }
+    let processes = traced(&queue, &["dispatch", "--wait"], 0);
+    let renames = |calls: &Calls| calls.like(|call| call.starts_with("rename(") && call.contains("/.work/"));
+    let worker = processes.iter().find(|calls| renames(calls) > 0).expect("a worker");
+    assert_eq!(renames(worker), EXPORTS, "one worker did it all");
+
+    let shards = worker.like(|call| call.starts_with("mkdir(") && !call.contains("/.work/"));
+    assert_eq!(worker.syncs("/out/export.txt>"), EXPORTS, "each file before its name");
+    assert_eq!(worker.syncs("/cache>"), shards, "each new shard, once");
+    let commits = EXPORTS + 1;
+    assert_eq!(worker.transactions(), commits, "the first claim, then each end with the next claim");
+    assert_eq!(worker.syncs("queue.db-wal>"), commits + worker.new_logs());
+    let is_shard = |call: &str| call.rsplit_once("/cache/").is_some_and(|(_, shard)| shard.find('>') == Some(2));
+    assert_eq!(
+        worker.like(|call| call.starts_with("fsync(") && is_shard(call)),
+        EXPORTS,
+        "each name before its row goes"
+    );
+    let once = worker.syncs("/state>") + worker.syncs("queue.db>");
+    assert!(once <= 2, "the log's directory, and the checkpoint at the end");
+    assert_eq!(worker.syncs(""), 2 * EXPORTS + shards + worker.syncs("queue.db-wal>") + once, "and nothing else");
+    // No start copies the worker (fork): each is a posix_spawn.
+    let spawns = |call: &str| call.starts_with("clone") || call.starts_with("vfork(") || call.starts_with("fork(");
+    assert_eq!(worker.like(|call| spawns(call) && call.contains("CLONE_VFORK")), EXPORTS);
+    assert_eq!(worker.like(|call| spawns(call) && !call.contains("CLONE_VFORK")), 1, "the thread that beats");
+    worker.at_most(500 + 300 * EXPORTS);
+}
