@@ -146,9 +146,8 @@ fn pause(left: Option<Duration>, awaits: bool) -> Duration {
 /// The database cannot be read.
 pub fn obstacles(home: &Home, store: &dyn Store) -> Result<Vec<(String, String, Exit, String)>> {
     let mut found = Vec::new();
-    let tallied = store.tally(clock::now())?;
-    for queue in tallied.iter().filter(|tally| tally.queued > 0).map(|tally| &tally.queue) {
-        for format in store.due_formats(queue)? {
+    for queue in store.queues_waiting()? {
+        for format in store.due_formats(&queue)? {
             let obstacle = match home.config.format.get(&format) {
                 None => Some((
                     Exit::ExporterMissing,

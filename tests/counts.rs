@@ -77,6 +77,38 @@ fn calls(queue: &Queue, args: &[&str], code: i32) -> Calls {
     traced(queue, args, code).swap_remove(0)
 }
 
+/// Statements that look at every row, and who waits for them.
+const WALKS: &[(&str, &str)] = &[
+    ("list", "an operator who wants to see them"),
+    ("tally", "an operator, and what watches"),
+    ("tokens", "a tick that finds logs or work directories"),
+];
+
+#[test]
+fn no_statement_of_a_front_end_or_a_worker_looks_at_every_row() {
+    let queue = Queue::new();
+    queue.run(["init", "--quiet"]).code(0);
+    let conn = rusqlite::Connection::open(queue.path("state/queue.db")).expect("the database");
+    let statements =
+        fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/sql/sqlite")).expect("the statements").flatten();
+    let mut walks = Vec::new();
+    for statement in statements.filter(|entry| entry.path().extension() == Some("sql".as_ref())) {
+        let text = fs::read_to_string(statement.path()).expect("a statement");
+        let mut plan = conn.prepare(&format!("EXPLAIN QUERY PLAN {text}")).expect("a plan");
+        let mut rows = plan.raw_query();
+        while let Some(row) = rows.next().expect("a line of the plan") {
+            let step: String = row.get("detail").expect("its words");
+            if step == "SCAN jobs" || step == "SCAN runs" {
+                walks.push(statement.path().file_stem().expect("a name").to_string_lossy().into_owned());
+            }
+        }
+    }
+    walks.sort();
+    walks.dedup();
+    let known: Vec<&str> = WALKS.iter().map(|(name, _)| *name).collect();
+    assert_eq!(walks, known);
+}
+
 #[test]
 fn a_status_costs_few_calls_and_writes_nothing() {
     let queue = Queue::new();

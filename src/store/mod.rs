@@ -358,6 +358,13 @@ pub trait Store {
     /// How many jobs of these formats a queue has due, counted to `limit`.
     fn due(&self, queue: &str, formats: &[(String, Duration)], now: DateTime<Utc>, limit: u32) -> Result<u32>;
 
+    /// The queues in which jobs wait.
+    fn queues_waiting(&self) -> Result<Vec<String>> {
+        // What of them is due is not asked.
+        let tallied = self.tally(DateTime::UNIX_EPOCH)?;
+        Ok(tallied.into_iter().filter(|tally| tally.queued > 0).map(|tally| tally.queue).collect())
+    }
+
     /// The formats that wait in a queue, whether or not they can be made here.
     fn due_formats(&self, queue: &str) -> Result<Vec<String>>;
 

@@ -328,6 +328,10 @@ impl Store for Sqlite {
         })
     }
 
+    fn queues_waiting(&self) -> Result<Vec<String>> {
+        self.read(|conn| texts(conn, sql!("queues_waiting"), &[]))
+    }
+
     fn due_formats(&self, queue: &str) -> Result<Vec<String>> {
         self.read(|conn| texts(conn, sql!("due_formats"), named_params! {":queue": queue}))
     }
