@@ -98,7 +98,9 @@ fn no_statement_of_a_front_end_or_a_worker_looks_at_every_row() {
         let mut rows = plan.raw_query();
         while let Some(row) = rows.next().expect("a line of the plan") {
             let step: String = row.get("detail").expect("its words");
-            if step == "SCAN jobs" || step == "SCAN runs" {
+            // In the index of tokens all queued jobs stand under NULL.
+            let is_of_null = step.contains("jobs") && step.ends_with("(token=?)") && !text.contains(":token");
+            if step == "SCAN jobs" || step == "SCAN runs" || is_of_null {
                 walks.push(statement.path().file_stem().expect("a name").to_string_lossy().into_owned());
             }
         }
@@ -147,11 +149,12 @@ fn a_request_is_one_transaction_and_one_sync() {
 #[test]
 fn an_export_of_a_backlog_is_three_syncs_and_one_transaction() {
     const EXPORTS: usize = 20;
-    let queue = Queue::new();
+    // An exporter that says nothing of its progress, which would be written too.
+    let queue = Queue::with("[format.plain]\nextension = \"txt\"\ncommand = [\"cp\", \"/etc/passwd\", \"{output}\"]\n");
     queue.reconfigure("slots = 2", "slots = 1");
     queue.run(["init", "--quiet"]).code(0);
     for number in 0..EXPORTS {
-        queue.request("ok", &number.to_string());
+        queue.request("plain", &number.to_string());
     }
     let processes = traced(&queue, &["dispatch", "--wait"], 0);
     let renames = |calls: &Calls| calls.like(|call| call.starts_with("rename(") && call.contains("/.work/"));
@@ -177,5 +180,4 @@ fn an_export_of_a_backlog_is_three_syncs_and_one_transaction() {
     let spawns = |call: &str| call.starts_with("clone") || call.starts_with("vfork(") || call.starts_with("fork(");
     assert_eq!(worker.like(|call| spawns(call) && call.contains("CLONE_VFORK")), EXPORTS);
     assert_eq!(worker.like(|call| spawns(call) && !call.contains("CLONE_VFORK")), 1, "the thread that beats");
-    worker.at_most(500 + 300 * EXPORTS);
 }

@@ -1,6 +1,7 @@
--- Failures of one state that are older than that. A row that still has a token is not touched. :state, :before
+-- Failures of one state that are older than that. A row that still has a token is not touched; `+` keeps the planner
+-- from the index of tokens, in which all queued jobs stand as NULL. :state, :before
 DELETE FROM jobs
 WHERE state = :state
   AND state >= 2
-  AND token IS NULL
+  AND +token IS NULL
   AND finished_at < :before

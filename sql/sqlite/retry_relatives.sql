@@ -1,5 +1,6 @@
 -- Whoever wants a file tried again wants what it is made from tried again, and gives what failed for its sake another
--- chance: all of them start afresh at their old places. A row that still has a token is not touched. :filename, :now
+-- chance: all of them start afresh at their old places. A row that still has a token is not touched; `+` keeps the
+-- planner from the index of tokens, in which all queued jobs stand as NULL. :filename, :now
 WITH RECURSIVE bases (filename) AS (
     SELECT base_filename FROM jobs WHERE filename = :filename AND base_filename IS NOT NULL
     UNION
@@ -16,4 +17,4 @@ SET state = 0, submitted_at = :now, wait_until = NULL, started_at = NULL, deadli
     retries = 0, interruptions = 0, stops = 0, base_waits = 0
 WHERE filename IN (SELECT filename FROM bases UNION SELECT filename FROM heirs)
   AND state >= 2
-  AND token IS NULL
+  AND +token IS NULL
