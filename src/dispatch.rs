@@ -240,7 +240,7 @@ impl<'a> Dispatcher<'a> {
 
     /// Every slot file there is, also of queues and numbers not in force any more.
     fn recover(&mut self) -> Result<()> {
-        self.step("looking at the database's lock", |this| recover::end_frozen_writer(this.home))?;
+        self.step("looking at the database's lock", |this| recover::end_frozen_writer(this.home, this.store))?;
         for path in slot_files(self.home)? {
             self.step("recovering a slot", |this| this.recover_slot(&path))?;
         }

@@ -289,8 +289,12 @@ fn is_stuck(home: &Home, path: &Path, seen: String, now: Duration) -> Result<boo
 ///
 /// # Errors
 /// The note of what ticks saw cannot be written.
-pub fn end_frozen_writer(home: &Home) -> Result<()> {
+pub fn end_frozen_writer(home: &Home, store: &mut dyn Store) -> Result<()> {
     let index = home.layout.database_index();
+    // The kernel's list of locks holds up every process that locks something while it is read: only where it is needed.
+    if !store.is_being_written()? {
+        return clear_suspicion(home, &index);
+    }
     let writer = || {
         let meta = fs::metadata(&index).ok()?;
         let pid = lock::writer_of(meta.ino(), lock::SQLITE_WRITE_BYTE)?;

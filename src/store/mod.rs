@@ -307,6 +307,11 @@ pub trait Store {
     /// The random id that binds this database to its cache and state directory.
     fn queue_id(&self) -> Result<String>;
 
+    /// Whether somebody else is writing at this moment, and would hold a write of ours up.
+    fn is_being_written(&mut self) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Asks for a file: inserts, joins, revives or refuses, decided under the write lock.
     fn request(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested>;
 

@@ -12,16 +12,17 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use chrono::{DateTime, Utc};
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags, OptionalExtension, ToSql, Transaction, TransactionBehavior, ffi, named_params};
+use rusqlite::{
+    Connection, ErrorCode, OpenFlags, OptionalExtension, ToSql, Transaction, TransactionBehavior, ffi, named_params,
+};
 
 use super::request::Room;
-use super::trouble::explain;
+use super::trouble::{explain, lost};
 use super::{
     Again, Ask, Batch, Cancelled, Claim, Delivery, FailureNote, Filter, Listeners, Past, Pause, Requested, RetriedAll,
     Settled, Store, Tally, deliveries, migrate, request, rows, runs,
 };
 use crate::clock::from_millis;
-use crate::exit::Refusal;
 use crate::fault;
 use crate::job::{Ended, Job, Outcome, Phase, Run, State};
 use crate::rules::HORIZON;
@@ -136,11 +137,6 @@ fn keep_wal(conn: &Connection) -> Result<()> {
     if code == ffi::SQLITE_OK { Ok(()) } else { Err(anyhow!("cannot keep the write-ahead log: code {code}")) }
 }
 
-fn lost(path: &Path) -> anyhow::Error {
-    let path = path.display();
-    Refusal::config(format!("{path} is not a usable database: it is empty; recover with `export-queue init --adopt`"))
-}
-
 pub(super) fn millis(time: DateTime<Utc>) -> i64 {
     time.timestamp_millis()
 }
@@ -209,6 +205,20 @@ pub(super) fn count(conn: &Connection, sql: &str, params: &[(&str, &dyn ToSql)])
 impl Store for Sqlite {
     fn queue_id(&self) -> Result<String> {
         self.read(|conn| Ok(conn.query_row(sql!("meta_get"), &[(":name", "queue_id")], |row| row.get(0))?))
+    }
+
+    fn is_being_written(&mut self) -> Result<bool> {
+        let mut attempt = || {
+            self.conn.busy_timeout(Duration::ZERO)?;
+            let begun = self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map(drop);
+            self.conn.busy_timeout(BUSY)?;
+            begun
+        };
+        match attempt() {
+            Ok(()) => Ok(false),
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => Ok(true),
+            Err(error) => Err(explain(&self.path, error.into())),
+        }
     }
 
     fn request(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested> {

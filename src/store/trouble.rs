@@ -39,6 +39,12 @@ pub(super) fn explain(path: &Path, error: anyhow::Error) -> anyhow::Error {
     Refusal::with(exit, format!("{at}: {words} ({sqlite})"))
 }
 
+/// The error for a database that is empty although the queue was set up.
+pub(super) fn lost(path: &Path) -> anyhow::Error {
+    let path = path.display();
+    Refusal::config(format!("{path} is not a usable database: it is empty; recover with `export-queue init --adopt`"))
+}
+
 fn is_forbidden(path: &Path) -> bool {
     let opened = std::fs::OpenOptions::new().read(true).write(true).open(path);
     opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
