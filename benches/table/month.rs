@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use export_queue::clock::from_millis;
-use export_queue::config::MaxAge;
+use export_queue::config::{MaxAge, TtlFrom};
 use export_queue::job::{Failure, Outcome, Phase};
 use export_queue::key::Key;
 use export_queue::retention::{Dates, Policy, Standing};
@@ -90,7 +90,11 @@ pub(crate) fn month(days: usize) {
     });
     let mut month = Month {
         store: Sqlite::open(&database, "").expect("the queue"),
-        policy: Policy { max_age: MaxAge::After(Duration::from_secs(600)), grace: Duration::from_secs(30) },
+        policy: Policy {
+            max_age: MaxAge::After(Duration::from_secs(600)),
+            grace: Duration::from_secs(30),
+            from: TtlFrom::Published,
+        },
         chance: Chance(7),
         zipf: weights.collect(),
         files: HashMap::new(),
@@ -173,7 +177,10 @@ impl Month {
         let (title, now) = (format!("Title {title}"), from_millis(now));
         let filename = format!("{}.epub", title.replace(' ', "_"));
         let is_ready = |date: &DateTime<Utc>| {
-            matches!(self.policy.standing(Dates { modified: *date, changed: *date }, now), Standing::Ready { .. })
+            matches!(
+                self.policy.standing(Dates { modified: *date, changed: *date, accessed: *date }, now),
+                Standing::Ready { .. }
+            )
         };
         if self.files.get(&filename).is_some_and(is_ready) {
             self.told.hits += 1;
