@@ -21,6 +21,7 @@ mod rows;
 mod runs;
 pub mod sqlite;
 mod trouble;
+mod turn;
 
 use std::time::Duration;
 

@@ -18,6 +18,7 @@ use rusqlite::{
 
 use super::request::Room;
 use super::trouble::{explain, lost};
+use super::turn;
 use super::{
     Again, Ask, Batch, Cancelled, Claim, Delivery, FailureNote, Filter, Listeners, Past, Pause, Requested, RetriedAll,
     Settled, Store, Tally, deliveries, migrate, request, rows, runs,
@@ -26,9 +27,6 @@ use crate::clock::from_millis;
 use crate::fault;
 use crate::job::{Ended, Job, Outcome, Phase, Run, State};
 use crate::rules::HORIZON;
-
-/// How long a statement waits for another process's write.
-const BUSY: Duration = Duration::from_secs(8);
 
 /// How many prepared statements a connection keeps: more than a worker uses.
 const STATEMENTS: usize = 64;
@@ -72,8 +70,8 @@ impl Sqlite {
         let connect = || -> Result<Connection> {
             // Links on the way to the state directory are the operator's; a link in the database's place is nobody's.
             let dir = path.parent().map(std::fs::canonicalize).transpose()?.unwrap_or_default();
-            let conn = Connection::open_with_flags(dir.join(path.file_name().unwrap_or_default()), flags)?;
-            conn.busy_timeout(BUSY)?;
+            let mut conn = Connection::open_with_flags(dir.join(path.file_name().unwrap_or_default()), flags)?;
+            turn::wait(&mut conn)?;
             conn.set_prepared_statement_cache_capacity(STATEMENTS);
             // A plan that looks at bound values is made anew whenever they change; ours is good for all of them.
             conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
@@ -208,13 +206,8 @@ impl Store for Sqlite {
     }
 
     fn is_being_written(&mut self) -> Result<bool> {
-        let mut attempt = || {
-            self.conn.busy_timeout(Duration::ZERO)?;
-            let begun = self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map(drop);
-            self.conn.busy_timeout(BUSY)?;
-            begun
-        };
-        match attempt() {
+        let attempt = |conn: &mut Connection| conn.transaction_with_behavior(TransactionBehavior::Immediate).map(drop);
+        match turn::or_never(&mut self.conn, attempt).flatten() {
             Ok(()) => Ok(false),
             Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => Ok(true),
             Err(error) => Err(explain(&self.path, error.into())),
@@ -507,11 +500,10 @@ impl Store for Sqlite {
         if self.read(|conn| count(conn, sql!("is_unused"), known))? == 0 {
             return Ok(());
         }
-        self.conn.busy_timeout(Duration::ZERO)?;
+        let Self { conn, path, .. } = self;
         let params = named_params! {":filename": filename, ":at": millis(at)};
-        let noted = self.write(|tx| Ok(tx.execute(sql!("accessed"), params).map(drop)?));
-        self.conn.busy_timeout(BUSY)?;
-        noted
+        let noted = turn::or_never(conn, |conn| conn.execute(sql!("accessed"), params).map(drop)).flatten();
+        noted.map_err(|error| explain(path, error.into()))
     }
 
     fn accesses(&self, since: DateTime<Utc>) -> Result<Vec<(String, DateTime<Utc>)>> {
