@@ -3,6 +3,8 @@
 //! One user runs, recovers, publishes and sweeps: the owner of the state directory. Front ends in its group only read,
 //! insert and mark; they create nothing. A database that was lost or replaced is noticed, never silently made anew.
 
+mod engine;
+
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
@@ -21,7 +23,7 @@ use crate::lock::{self, Record};
 use crate::process;
 use crate::retention::Policy;
 use crate::store::sqlite::Sqlite;
-use crate::store::{Listeners, Store};
+use crate::store::{Listeners, Patience, Store};
 
 /// How long a first use waits for another first use.
 const FIRST_USE: Duration = Duration::from_secs(10);
@@ -133,16 +135,14 @@ impl Home {
     /// `group` is no group of this machine (78).
     pub fn of(loaded: Loaded) -> Result<Self> {
         let Loaded { config, path: config_path, text: config_text, .. } = loaded;
-        if config.database.is_some() {
-            let message = "`database` is set, and this version keeps its queue in SQLite only: take the line out";
-            return Err(Refusal::config(message));
-        }
         let layout = Layout::of(&config);
         let gid = group_of(&config)?;
         let settings = &config.cache;
         let policy = Policy { max_age: settings.max_age, grace: settings.serve_grace.0, from: settings.ttl_from };
         let cache = Cache { layout: layout.clone(), policy, mode: config.cache.mode.0, gid };
-        Ok(Self { config, config_path, config_text, layout, cache })
+        let home = Self { config, config_path, config_text, layout, cache };
+        home.take_time();
+        Ok(home)
     }
 
     /// Reads the configuration again, if it came from a file; false when it says the same as before.
@@ -162,6 +162,9 @@ impl Home {
         if (&next.layout.state, &next.layout.cache) != (&self.layout.state, &self.layout.cache) {
             return Err(Refusal::config("state_dir or cache.dir changed while the queue is in use: this process ends"));
         }
+        if next.config.database != self.config.database {
+            return Err(Refusal::config("`database` changed while the queue is in use: this process ends"));
+        }
         *self = next;
         Ok(true)
     }
@@ -175,14 +178,21 @@ impl Home {
     ///
     /// # Errors
     /// Another user's queue (77), or something that does not belong together (78).
-    pub fn open_as_owner(&self) -> Result<Sqlite> {
+    pub fn open_as_owner(&self) -> Result<Box<dyn Store>> {
+        let store = self.open_owned(Patience::OWNER)?;
+        self.keep_time(&*store)?;
+        Ok(store)
+    }
+
+    fn open_owned(&self, patience: Patience) -> Result<Box<dyn Store>> {
         self.refuse_others()?;
         let layout = &self.layout;
         let parts = [layout.queue_id(), layout.marker(), layout.work(), layout.slots(), layout.logs(), layout.poke()];
         if !parts.iter().all(|part| part.exists()) {
             self.set_up()?;
         }
-        let mut store = self.open_bound()?;
+        let mut store = self.open_bound(patience)?;
+        store.tell(audience(&self.config));
         self.compare_marker()?;
         store.tell(audience(&self.config));
         Ok(store)
@@ -192,9 +202,9 @@ impl Home {
     ///
     /// # Errors
     /// Nobody has set the queue up (78, "run init"), or as [`Self::open_as_owner`].
-    pub fn open_to_ask(&self) -> Result<Sqlite> {
+    pub fn open_to_ask(&self) -> Result<Box<dyn Store>> {
         if self.is_owner() {
-            return self.open_as_owner();
+            return self.open_owned(Patience::ASKER);
         }
         if !self.is_set_up() {
             let dir = self.layout.state.display();
@@ -205,14 +215,22 @@ impl Home {
                 )),
             });
         }
-        self.open_bound()
+        self.open_bound(Patience::ASKER)
     }
 
     /// Opens the queue for reading; `None` when it was never set up.
     ///
     /// # Errors
     /// The database was lost or replaced (78), or this user may not read it (77).
-    pub fn open_to_read(&self) -> Result<Option<Sqlite>> {
+    pub fn open_to_read(&self) -> Result<Option<Box<dyn Store>>> {
+        self.open_to_look(Patience::ASKER)
+    }
+
+    /// As [`Self::open_to_read`], waiting no longer than that for a database on another machine.
+    ///
+    /// # Errors
+    /// As [`Self::open_to_read`].
+    pub fn open_to_look(&self, patience: Patience) -> Result<Option<Box<dyn Store>>> {
         let id = match fs::read_to_string(self.layout.queue_id()) {
             Ok(id) => id,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -223,10 +241,8 @@ impl Home {
                 return Err(error).context(format!("reading {}", self.layout.queue_id().display()));
             }
         };
-        let path = self.layout.database();
-        self.refuse_lost(&path)?;
-        let store = Sqlite::open_to_read(&path)?;
-        self.compare(&store.queue_id()?, id.trim(), &path)?;
+        let store = self.open_engine_to_read(patience)?;
+        self.compare(&store.queue_id()?, id.trim(), &self.engine_name())?;
         Ok(Some(store))
     }
 
@@ -295,15 +311,13 @@ impl Home {
         )))
     }
 
-    fn open_bound(&self) -> Result<Sqlite> {
-        let path = self.layout.database();
+    fn open_bound(&self, patience: Patience) -> Result<Box<dyn Store>> {
         let id = fs::read_to_string(self.layout.queue_id()).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => self.not_in_group(),
             _ => anyhow::Error::new(error).context(format!("reading {}", self.layout.queue_id().display())),
         })?;
-        self.refuse_lost(&path)?;
-        let store = Sqlite::open(&path, id.trim())?;
-        self.compare(&store.queue_id()?, id.trim(), &path)?;
+        let store = self.open_engine(id.trim(), patience)?;
+        self.compare(&store.queue_id()?, id.trim(), &self.engine_name())?;
         Ok(store)
     }
 
@@ -324,13 +338,12 @@ impl Home {
         )))
     }
 
-    fn compare(&self, found: &str, expected: &str, place: &Path) -> Result<()> {
+    fn compare(&self, found: &str, expected: &str, place: &str) -> Result<()> {
         if found == expected {
             return Ok(());
         }
         Err(Refusal::config(format!(
-            "{} belongs to another queue than {}; if they shall be one, run `export-queue init --adopt`",
-            place.display(),
+            "{place} belongs to another queue than {}; if they shall be one, run `export-queue init --adopt`",
             self.layout.state.display()
         )))
     }
@@ -338,7 +351,7 @@ impl Home {
     fn compare_marker(&self) -> Result<()> {
         let (marker, id) = (self.layout.marker(), fs::read_to_string(self.layout.queue_id())?);
         let found = fs::read_to_string(&marker).with_context(|| format!("reading {}", marker.display()))?;
-        self.compare(found.trim(), id.trim(), &self.layout.cache)
+        self.compare(found.trim(), id.trim(), &self.layout.cache.display().to_string())
     }
 
     /// Creates what is missing and binds it together, one process at a time.
@@ -370,13 +383,15 @@ impl Home {
     }
 
     fn make_database(&self) -> Result<()> {
-        let (path, id_path) = (self.layout.database(), self.layout.queue_id());
+        let id_path = self.layout.queue_id();
         if id_path.exists() {
-            return self.refuse_lost(&path);
+            return match self.config.database {
+                None => self.refuse_lost(&self.layout.database()),
+                Some(_) => Ok(()),
+            };
         }
         fault::point("setup.before_database")?;
-        self.make_file(&path, 0o660)?;
-        let store = Sqlite::open(&path, &random_hex()?)?;
+        let store = self.create_engine(&random_hex()?)?;
         fault::point("setup.before_id")?;
         self.write_whole(&id_path, &store.queue_id()?, 0o640)
     }
@@ -417,15 +432,7 @@ impl Home {
                 self.layout.cache.display()
             )));
         }
-        let path = self.layout.database();
-        let usable =
-            |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.len() > 0) && Sqlite::open(path, "").is_ok();
-        if path.exists() && !usable(&path) {
-            told.push(format!("the unusable database is kept as {}", set_aside(&path)?.display()));
-        }
-        self.make_file(&path, 0o660)?;
-        let id = random_hex()?;
-        Sqlite::open(&path, &id)?.adopt(&id)?;
+        let id = self.adopt_database(&mut told)?;
         self.write_whole(&self.layout.queue_id(), &id, 0o640)?;
         self.write_whole(&self.layout.marker(), &id, 0o640)?;
         self.make_dir(&self.layout.work(), 0o700)?;
@@ -436,6 +443,23 @@ impl Home {
             self.layout.cache.display()
         ));
         Ok(told)
+    }
+
+    /// A shared database keeps its id: other machines go by it too.
+    fn adopt_database(&self, told: &mut Vec<String>) -> Result<String> {
+        if self.config.database.is_some() {
+            return self.create_engine(&random_hex()?)?.queue_id();
+        }
+        let path = self.layout.database();
+        let usable =
+            |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.len() > 0) && Sqlite::open(path, "").is_ok();
+        if path.exists() && !usable(&path) {
+            told.push(format!("the unusable database is kept as {}", set_aside(&path)?.display()));
+        }
+        self.make_file(&path, 0o660)?;
+        let id = random_hex()?;
+        Sqlite::open(&path, &id)?.adopt(&id)?;
+        Ok(id)
     }
 
     fn make_dir(&self, dir: &Path, mode: u32) -> Result<()> {

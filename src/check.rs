@@ -115,14 +115,13 @@ pub fn check(home: &Home, report: &mut Report) {
     {
         return;
     }
-    let Some(store) = report.result("database", home.open_as_owner(), |_| home.layout.database().display().to_string())
-    else {
+    let Some(store) = report.result("database", home.open_as_owner(), |_| home.engine_name()) else {
         return;
     };
     check_cache(home, report);
     check_formats(home, report);
     check_listeners(home, report);
-    check_jobs(home, &store, report);
+    check_jobs(home, &*store, report);
     check_gates(home, report);
     check_ticks(home, report);
 }

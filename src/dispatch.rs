@@ -34,7 +34,6 @@ use crate::recover::{self, Recovered};
 use crate::retention::Wish;
 use crate::stop::Stop;
 use crate::store::Store;
-use crate::store::sqlite::Sqlite;
 use crate::sweep;
 use crate::work;
 
@@ -89,7 +88,7 @@ pub fn dispatch(home: &mut Home, orders: Orders, tell: &mut dyn FnMut(&str)) -> 
         process::become_subreaper()?;
     }
     let until = orders.for_time.map(|time| clock::monotonic() + time);
-    let mut dispatcher = Dispatcher::new(home, &mut store);
+    let mut dispatcher = Dispatcher::new(home, &mut *store);
     dispatcher.whole_tick()?;
     dispatcher.tell(tell)?;
     let mut next_whole = clock::monotonic() + WHOLE;
@@ -174,7 +173,7 @@ enum News {
 
 struct Dispatcher<'a> {
     home: &'a mut Home,
-    store: &'a mut Sqlite,
+    store: &'a mut dyn Store,
     exit: Exit,
     workers: BTreeSet<i32>,
     /// The process that runs errands, if one was started.
@@ -187,7 +186,7 @@ struct Dispatcher<'a> {
 }
 
 impl<'a> Dispatcher<'a> {
-    fn new(home: &'a mut Home, store: &'a mut Sqlite) -> Self {
+    fn new(home: &'a mut Home, store: &'a mut dyn Store) -> Self {
         Self {
             home,
             store,

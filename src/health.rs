@@ -72,8 +72,8 @@ pub fn findings(home: &Home) -> Result<Vec<Finding>> {
             }
         }
     }
-    queues(home, &store, now, &mut find)?;
-    find_failures(&store, now, &mut find)?;
+    queues(home, &*store, now, &mut find)?;
+    find_failures(&*store, now, &mut find)?;
     Ok(found)
 }
 

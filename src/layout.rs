@@ -29,6 +29,11 @@ impl Layout {
         self.state.join("queue.db-shm")
     }
 
+    /// How far the clock of a shared database is ahead of this machine's, for front ends.
+    pub fn clock(&self) -> PathBuf {
+        self.state.join("clock")
+    }
+
     /// The random id that binds database, cache and state directory, as kept in the state directory.
     pub fn queue_id(&self) -> PathBuf {
         self.state.join("queue.id")

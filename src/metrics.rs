@@ -42,8 +42,8 @@ pub fn text(home: &Home) -> Result<String> {
         gauge.with_label_values::<&str>(&[]).set(last.timestamp_millis() as f64 / 1000.0);
     }
     if let Some(store) = home.open_to_read()? {
-        queues(&sheet, home, &store, now)?;
-        runs(&sheet, home, &store, now)?;
+        queues(&sheet, home, &*store, now)?;
+        runs(&sheet, home, &*store, now)?;
     }
     Ok(TextEncoder::new().encode_to_string(&sheet.0.gather())?)
 }

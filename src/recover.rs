@@ -148,7 +148,7 @@ pub fn bounds(home: &Home) -> Bounds {
 /// The database or a slot file cannot be used.
 pub fn recover_strays(home: &Home, store: &mut dyn Store) -> Result<()> {
     // Rows first, records second: a worker writes its record before it claims.
-    let started = store.started()?;
+    let started = store.started_on(&bind::node_id(&home.layout)?)?;
     if started.is_empty() {
         return Ok(());
     }

@@ -33,6 +33,8 @@ mod notify;
 mod observe;
 mod offenders;
 mod people;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod rooms;
 mod steering;
 mod store;

@@ -15,13 +15,14 @@ use export_queue::store::{
 use tempfile::TempDir;
 
 /// A fresh store, and what it lies in.
-type Made = (Box<dyn Store>, TempDir);
+type Made = (Box<dyn Store>, Option<TempDir>);
 
 macro_rules! conform {
-    (on { $($engine:ident = $make:path;)+ } every $checks:tt) => {
-        $(conform! { @ $engine $make, $checks })+
+    (on { $($(#[$when:meta])* $engine:ident = $make:path;)+ } every $checks:tt) => {
+        $(conform! { @ $(#[$when])* $engine $make, $checks })+
     };
-    (@ $engine:ident $make:path, { $($check:ident)+ }) => {
+    (@ $(#[$when:meta])* $engine:ident $make:path, { $($check:ident)+ }) => {
+        $(#[$when])*
         mod $engine {
             $(#[test]
             fn $check() {
@@ -33,7 +34,11 @@ macro_rules! conform {
 }
 
 conform! {
-    on { sqlite = super::fresh_sqlite; }
+    on {
+        sqlite = super::fresh_sqlite;
+        #[cfg(feature = "postgres")]
+        postgres = super::fresh_postgres;
+    }
     every {
     a_request_makes_one_queued_job
     a_second_request_joins_and_its_priority_only_rises
@@ -110,7 +115,16 @@ fn fresh_sqlite() -> Made {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("queue.db");
     std::fs::write(&path, "").expect("an empty file");
-    (Box::new(Sqlite::open(&path, "the id").expect("a queue")), dir)
+    (Box::new(Sqlite::open(&path, "the id").expect("a queue")), Some(dir))
+}
+
+#[cfg(feature = "postgres")]
+fn fresh_postgres() -> Made {
+    use export_queue::store::Patience;
+    use export_queue::store::postgres::Postgres;
+    let server = crate::harness::server::shared();
+    let url = server.url(&server.fresh_database());
+    (Box::new(Postgres::open_or_create(&url, "the id", Patience::OWNER).expect("a queue")), None)
 }
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -170,6 +184,8 @@ fn claim(token: &str) -> Claim {
         node: "node".into(),
         slot: "default.0".into(),
         worker: "7.8".into(),
+        max_running: 0,
+        lease: LIMIT,
     }
 }
 

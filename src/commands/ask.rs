@@ -347,7 +347,7 @@ pub(super) fn log(start: &Start, select: &Select) -> Result<Exit> {
 }
 
 /// Opens the queue for changing a row, if there is a queue.
-fn open_to_change(home: &Home) -> Result<impl Store + use<>> {
+fn open_to_change(home: &Home) -> Result<Box<dyn Store>> {
     home.open_to_ask()
 }
 

@@ -18,7 +18,7 @@ use crate::job::State;
 use crate::metrics;
 use crate::output::{self, QueueRow};
 use crate::stats::{Dimension, Stats};
-use crate::store::{Filter, Store};
+use crate::store::Filter;
 
 /// How many running exports a look of `watch` shows.
 const SHOWN: u32 = 20;

@@ -14,7 +14,7 @@ use crate::exit::{Exit, Refusal};
 use crate::output::{self, QueueRow};
 use crate::request;
 use crate::retention::Wish;
-use crate::store::{Filter, Store, Tally};
+use crate::store::{Filter, Tally};
 use crate::sweep::{self, Report};
 
 pub(super) fn dispatch(start: &Start, for_time: Option<Duration>, wait: bool, dry_run: bool) -> Result<Exit> {
@@ -45,7 +45,7 @@ pub(super) fn sweep(
     let mut store = home.open_as_owner()?;
     let older_than = if all { Some(Duration::ZERO) } else { older_than };
     let wish = Wish { older_than, force };
-    let mut report = sweep::walk(&home, &mut store, wish, dry_run, clock::now())?;
+    let mut report = sweep::walk(&home, &mut *store, wish, dry_run, clock::now())?;
     if report.aged > 0 && !dry_run {
         let grace = home.cache.policy.grace;
         start.tell(&format!(
@@ -54,7 +54,7 @@ pub(super) fn sweep(
             grace.as_secs()
         ));
         thread::sleep(grace + Duration::from_millis(50));
-        let second = sweep::walk(&home, &mut store, Wish::default(), false, clock::now())?;
+        let second = sweep::walk(&home, &mut *store, Wish::default(), false, clock::now())?;
         report =
             Report { aged: 0, deleted: report.deleted + second.deleted, bytes: report.bytes + second.bytes, ..second };
     }

@@ -78,7 +78,7 @@ pub(super) fn pause(start: &Start, queue: Option<&str>, message: Option<&str>, w
     }
     let home = start.home()?;
     let mut store = home.open_to_ask()?;
-    let queues = queues_of(&home, &store, queue)?;
+    let queues = queues_of(&home, &*store, queue)?;
     for queue in &queues {
         store.pause(queue, message, clock::now())?;
     }
@@ -94,7 +94,7 @@ pub(super) fn pause(start: &Start, queue: Option<&str>, message: Option<&str>, w
 pub(super) fn resume(start: &Start, queue: Option<&str>) -> Result<Exit> {
     let home = start.home()?;
     let mut store = home.open_to_ask()?;
-    for queue in queues_of(&home, &store, queue)? {
+    for queue in queues_of(&home, &*store, queue)? {
         let was_paused = store.resume(&queue)?;
         say(start, &queue, false, if was_paused { "goes on" } else { "was not paused" })?;
     }

@@ -7,7 +7,6 @@ use crate::bind::Home;
 use crate::clock;
 use crate::exporter;
 use crate::gates;
-use crate::store::Store;
 
 /// What a dry run says.
 #[derive(Debug, Clone, Default)]
@@ -38,7 +37,7 @@ pub fn plan(home: &Home) -> Result<Plan> {
         };
         plan.lines.push(format!("queue {queue}: {state}; {taken} of {} slots taken", settings.slots));
     }
-    for (queue, format, _, obstacle) in obstacles(home, &store)? {
+    for (queue, format, _, obstacle) in obstacles(home, &*store)? {
         plan.lines.push(format!("queue {queue}: {format} waits: {obstacle}"));
     }
     if let Some(before) = home.cache.policy.due_before(now) {

@@ -57,12 +57,12 @@ pub fn is_due(home: &Home, store: &dyn Store, now: DateTime<Utc>) -> Result<bool
 pub fn run(home: &Home) -> Result<Exit> {
     let (slot, stop) = work::take_over(home, &slot())?;
     let mut store = home.open_as_owner()?;
-    if let Recovered::Undead(_) = recover::recover(home, &mut store, &slot)? {
+    if let Recovered::Undead(_) = recover::recover(home, &mut *store, &slot)? {
         return Ok(Exit::TryLater);
     }
     slot.sign(bind::own_record())?;
     let until = clock::monotonic() + WINDOW;
-    let mut errands = Errands { home, store: &mut store, slot: &slot, stop: &stop, refusing: BTreeSet::new() };
+    let mut errands = Errands { home, store: &mut *store, slot: &slot, stop: &stop, refusing: BTreeSet::new() };
     while !stop.is_asked() && clock::monotonic() < until {
         let step = match errands.tell_one()? {
             Step::Idle => errands.check_one()?,

@@ -17,7 +17,7 @@ use crate::config::Span;
 use crate::exit::Refusal;
 use crate::fault;
 use crate::key::{self, Key, Selection};
-use crate::store::{Ask, Batch, Bound, Store};
+use crate::store::{Ask, Batch, Bound};
 
 /// The longest line, in bytes.
 const MAX_LINE: u64 = 64 * 1024;

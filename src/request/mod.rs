@@ -26,7 +26,7 @@ use crate::gates;
 use crate::job::{Job, Outcome, Phase, Waiting};
 use crate::key::{self, Key};
 use crate::rules::{self, Scene};
-use crate::store::{Ask, Requested, Store};
+use crate::store::{Ask, Patience, Requested, Store};
 
 pub use batch::{Counted, request_all};
 pub use wishes::{Wishes, unknown_queue};
@@ -125,7 +125,7 @@ pub fn request(home: &Home, key: &Key, wishes: &Wishes) -> Result<Answer> {
         Requested::QueueFull => return Ok(refused(home, ask, Refused::QueueFull, now)),
         Requested::ClientLimit => return Ok(refused(home, ask, Refused::ClientLimit, now)),
     }
-    look(home, key, &ask.filename, Some(&store))
+    look(home, key, &ask.filename, Some(&*store))
 }
 
 /// The answer that needs no change of the database: denied, or a ready file.
@@ -177,7 +177,7 @@ pub fn rehearse(home: &Home, key: &Key, wishes: &Wishes) -> Result<(Would, Answe
         Requested::ClientLimit => return Ok((Would::Answer, refused(home, ask, Refused::ClientLimit, now))),
     };
     let mut answer = blank(home, key, ask.filename, now);
-    describe(home, &store, job, &mut answer)?;
+    describe(home, &*store, job, &mut answer)?;
     Ok((would, answer))
 }
 
@@ -231,8 +231,8 @@ fn look(home: &Home, key: &Key, filename: &str, opened: Option<&dyn Store>) -> R
     let is_ready = answer.file.is_some();
     let found = match opened {
         Some(store) => describe_job(home, store, &mut answer),
-        None => match home.open_to_read() {
-            Ok(Some(store)) => describe_job(home, &store, &mut answer),
+        None => match home.open_to_look(if is_ready { Patience::HASTY } else { Patience::ASKER }) {
+            Ok(Some(store)) => describe_job(home, &*store, &mut answer),
             Ok(None) => Ok(()),
             Err(error) => Err(error),
         },

@@ -16,7 +16,10 @@ macro_rules! sql {
 
 mod deliveries;
 pub mod migrate;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod request;
+mod room;
 mod rows;
 mod runs;
 pub mod sqlite;
@@ -28,8 +31,36 @@ use std::time::Duration;
 use anyhow::Result;
 use chrono::{DateTime, Utc};
 
+use self::room::Room;
 use crate::job::{Ended, Failure, Job, Outcome, Run, State, Waiting};
 use crate::key::Key;
+
+/// The name under which all who do not give one are interested in a job.
+const ANONYMOUS: &str = "";
+
+/// How long a caller waits for a database on another machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// For one transaction, with all its tries.
+    pub each: Duration,
+    /// For everything that is asked through one connection, from its opening on.
+    pub in_all: Option<Duration>,
+    /// Whether a server that refuses connections is tried again: it may only be restarting.
+    pub insists: bool,
+}
+
+impl Patience {
+    /// Of ticks and workers.
+    pub const OWNER: Self = Self { each: Duration::from_secs(10), in_all: None, insists: true };
+
+    /// Of a front end, which is told "later" within three seconds.
+    pub const ASKER: Self =
+        Self { each: Duration::from_millis(2500), in_all: Some(Duration::from_millis(2500)), insists: false };
+
+    /// Of a caller who has its answer already and would like to add to it.
+    pub const HASTY: Self =
+        Self { each: Duration::from_millis(300), in_all: Some(Duration::from_millis(300)), insists: false };
+}
 
 /// What a caller asks for.
 #[derive(Debug, Clone)]
@@ -136,6 +167,49 @@ pub struct Claim {
     pub slot: String,
     /// The worker, as `pid.start`.
     pub worker: String,
+    /// How many jobs of the queue may run on all nodes together; 0 is no bound.
+    pub max_running: u32,
+    /// How long the run is the worker's own where machines share the queue, from the claim on.
+    pub lease: Duration,
+}
+
+/// Whether a run still has its job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// It has.
+    Mine,
+    /// It has, and is asked to end.
+    Cancelled,
+    /// The row does not carry this token any more, or its lease has ended.
+    Lost,
+}
+
+/// A machine that works on a shared queue, since its boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Its identity.
+    pub id: String,
+    /// Its host's name, for people.
+    pub name: String,
+    /// Of this program.
+    pub version: String,
+    /// In all its queues.
+    pub slots: u32,
+}
+
+/// What is known of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// The node.
+    pub node: Node,
+    /// When it was seen first.
+    pub first: DateTime<Utc>,
+    /// When it was seen last.
+    pub last: DateTime<Utc>,
+    /// For how long it has not been seen.
+    pub silent: Duration,
+    /// How many jobs it has started.
+    pub started: u64,
 }
 
 /// How a published run was settled.
@@ -337,6 +411,11 @@ pub trait Store {
     /// Started jobs, in no order.
     fn started(&self) -> Result<Vec<Job>>;
 
+    /// Started jobs that a node answers for, in no order: all, where it is the only one.
+    fn started_on(&self, _node: &str) -> Result<Vec<Job>> {
+        self.started()
+    }
+
     /// What each queue holds.
     fn tally(&self, now: DateTime<Utc>) -> Result<Vec<Tally>>;
 
@@ -376,6 +455,29 @@ pub trait Store {
 
     /// Claims the next due job that somebody still waits for, counting the attempt; `None` when nothing is due.
     fn claim(&mut self, claim: &Claim, now: DateTime<Utc>) -> Result<Option<Job>>;
+
+    /// Looks whether a run still has its job, and has it for `lease` longer where machines share the queue.
+    fn renew(&mut self, token: &str, lease: Duration) -> Result<Hold>;
+
+    /// Jobs of other nodes whose lease has ended, by number, at most `limit` from the one after `after` on.
+    fn lost(&self, _node: &str, _after: i64, _limit: u32) -> Result<Vec<Job>> {
+        Ok(Vec::new())
+    }
+
+    /// The clock that machines share; `None` where this machine's is the only one.
+    fn time(&self) -> Result<Option<DateTime<Utc>>> {
+        Ok(None)
+    }
+
+    /// Notes that a node is there, where machines share the queue.
+    fn heartbeat(&mut self, _node: &Node) -> Result<()> {
+        Ok(())
+    }
+
+    /// The nodes that share the queue, the latest seen first; those not seen for a month are forgotten.
+    fn nodes(&self) -> Result<Vec<Seen>> {
+        Ok(Vec::new())
+    }
 
     /// Notes what the exporter says of its progress.
     fn progress(&mut self, token: &str, progress: &str) -> Result<()>;

@@ -1,65 +1,24 @@
 //! What a request does to the rows, under the write lock of its caller's transaction.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-
 use anyhow::{Context, Result};
 use chrono::{DateTime, Utc};
 use rusqlite::{OptionalExtension, Transaction, named_params};
 
 use super::sqlite::{change, count, find, millis, sure};
-use super::{Ask, Batch, Bound, QueueBounds, Requested};
+use super::{ANONYMOUS, Ask, Batch, Bound, Requested, Room};
 use crate::job::Job;
 use crate::rules::{self, Step};
 
-/// What waits already, counted once in a transaction and kept up by hand: a batch would else count the queue for each line.
-#[derive(Debug, Default)]
-pub(super) struct Room {
-    queued: BTreeMap<String, u64>,
-    of_client: BTreeMap<(String, String), u64>,
-}
-
-impl Room {
-    /// The bound that one more job would pass, if there is one.
-    fn refusal(&mut self, tx: &Transaction<'_>, ask: &Ask) -> Result<Option<Requested>> {
-        let QueueBounds { queued, per_client } = ask.bounds;
-        if queued > 0 {
-            let params = named_params! {":queue": ask.queue, ":bound": queued as i64};
-            let known = self.queued.entry(ask.queue.clone());
-            if known_or(known, || count(tx, sql!("count_queued"), params))? >= queued {
-                return Ok(Some(Requested::QueueFull));
-            }
-        }
-        if let (true, Some(client)) = (per_client > 0, &ask.client) {
-            let params = named_params! {":queue": ask.queue, ":client": client, ":bound": per_client as i64};
-            let known = self.of_client.entry((ask.queue.clone(), client.clone()));
-            if known_or(known, || count(tx, sql!("count_client"), params))? >= per_client {
-                return Ok(Some(Requested::ClientLimit));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Counts one more; what no bound was looked at for is not counted.
-    fn take(&mut self, ask: &Ask) {
-        if let Some(queued) = self.queued.get_mut(&ask.queue) {
-            *queued += 1;
-        }
-        if self.of_client.is_empty() {
-            return;
-        }
-        let client = ask.client.as_ref().map(|client| (ask.queue.clone(), client.clone()));
-        if let Some(own) = client.and_then(|client| self.of_client.get_mut(&client)) {
-            *own += 1;
-        }
-    }
-}
-
-fn known_or<K: Ord>(known: Entry<'_, K, u64>, count: impl FnOnce() -> Result<u64>) -> Result<u64> {
-    Ok(match known {
-        Entry::Occupied(known) => *known.get(),
-        Entry::Vacant(unknown) => *unknown.insert(count()?),
-    })
+/// The bound that one more job would pass, if there is one.
+fn refusal(tx: &Transaction<'_>, ask: &Ask, room: &mut Room) -> Result<Option<Requested>> {
+    let queue = &ask.queue;
+    room.refusal(
+        ask,
+        |bound| count(tx, sql!("count_queued"), named_params! {":queue": queue, ":bound": bound}),
+        |client, bound| {
+            count(tx, sql!("count_client"), named_params! {":queue": queue, ":client": client, ":bound": bound})
+        },
+    )
 }
 
 /// Every one in turn until one is refused. Most lines of a batch are new: those are written without a look before.
@@ -67,7 +26,7 @@ pub(super) fn request_all(tx: &Transaction<'_>, asks: &[Ask], now: DateTime<Utc>
     let mut room = Room::default();
     let (mut queued, mut joined, mut failing) = (0, 0, 0);
     for (at, ask) in asks.iter().enumerate() {
-        if room.refusal(tx, ask)?.is_none()
+        if refusal(tx, ask, &mut room)?.is_none()
             && let Some(id) = insert(tx, ask, now)?
         {
             room.take(ask);
@@ -86,9 +45,6 @@ pub(super) fn request_all(tx: &Transaction<'_>, asks: &[Ask], now: DateTime<Utc>
     Ok(Batch::Stored { queued, joined, failing })
 }
 
-/// The name under which all who do not give one are interested in a job.
-pub(super) const ANONYMOUS: &str = "";
-
 /// Inserts, joins, revives or refuses.
 pub(super) fn request(tx: &Transaction<'_>, ask: &Ask, room: &mut Room, now: DateTime<Utc>) -> Result<Requested> {
     let row = find(tx, &ask.filename)?;
@@ -102,7 +58,7 @@ pub(super) fn request(tx: &Transaction<'_>, ask: &Ask, room: &mut Room, now: Dat
         }
         (Step::Join, Some(job)) => Requested::Joined(join(tx, ask, &job, now)?),
         (Step::Revive | Step::Insert | Step::Hold | Step::Want | Step::Join, row) => {
-            if let Some(refused) = room.refusal(tx, ask)? {
+            if let Some(refused) = refusal(tx, ask, room)? {
                 return Ok(refused);
             }
             let id = match row {

@@ -4,7 +4,7 @@ use anyhow::Result;
 use chrono::{DateTime, Utc};
 use rusqlite::{OptionalExtension, Transaction, named_params};
 
-use super::sqlite::{change, formats_json, horizon, millis, sure};
+use super::sqlite::{change, count, formats_json, horizon, millis, sure};
 use super::{Again, Claim, Listeners, Settled, deliveries};
 use crate::job::{Job, Outcome, Run};
 
@@ -56,6 +56,10 @@ pub(super) fn claim_next(
 ) -> Result<Option<Job>> {
     expire_waits(tx, listeners, now)?;
     change(tx, sql!("promote"), named_params! {":now": millis(now), ":horizon": horizon(now)})?;
+    let started = || count(tx, sql!("count_started"), named_params! {":queue": claim.queue});
+    if claim.max_running > 0 && started()? >= u64::from(claim.max_running) {
+        return Ok(None);
+    }
     let params = named_params! {
         ":queue": claim.queue, ":formats": formats_json(&claim.formats), ":token": claim.token,
         ":node": claim.node, ":slot": claim.slot, ":worker": claim.worker, ":now": millis(now),

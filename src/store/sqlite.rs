@@ -16,12 +16,11 @@ use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, ToSql, Transaction, TransactionBehavior, ffi, named_params,
 };
 
-use super::request::Room;
 use super::trouble::{explain, lost};
 use super::turn;
 use super::{
-    Again, Ask, Batch, Cancelled, Claim, Delivery, FailureNote, Filter, Listeners, Past, Pause, Requested, RetriedAll,
-    Settled, Store, Tally, deliveries, migrate, request, rows, runs,
+    ANONYMOUS, Again, Ask, Batch, Cancelled, Claim, Delivery, FailureNote, Filter, Hold, Listeners, Past, Pause,
+    Requested, RetriedAll, Room, Settled, Store, Tally, deliveries, migrate, request, rows, runs,
 };
 use crate::clock::from_millis;
 use crate::fault;
@@ -344,6 +343,15 @@ impl Store for Sqlite {
         self.write(|tx| runs::claim_next(tx, claim, &listeners, now))
     }
 
+    fn renew(&mut self, token: &str, _lease: Duration) -> Result<Hold> {
+        // The slot lock fences: a look is enough.
+        Ok(match self.find_by_token(token)?.map(|job| (job.state(), job.cancel_at)) {
+            Some((State::Started, None)) => Hold::Mine,
+            Some((State::Started, Some(_))) => Hold::Cancelled,
+            _ => Hold::Lost,
+        })
+    }
+
     fn progress(&mut self, token: &str, progress: &str) -> Result<()> {
         self.write(|tx| {
             change(tx, sql!("progress"), named_params! {":token": token, ":progress": progress})?;
@@ -423,7 +431,7 @@ impl Store for Sqlite {
             if matches!(job.phase, Phase::Failed { .. }) {
                 return Ok(Cancelled::NotLive);
             }
-            let client = client.unwrap_or(request::ANONYMOUS);
+            let client = client.unwrap_or(ANONYMOUS);
             change(tx, sql!("interest_drop"), named_params! {":job_id": job.id, ":client": client})?;
             let others = count(tx, sql!("interest_count"), named_params! {":job_id": job.id, ":client": client})?;
             if others > 0 && !force {

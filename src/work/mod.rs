@@ -33,7 +33,6 @@ use crate::process;
 use crate::recover::{self, Recovered};
 use crate::rules::{self, Fate};
 use crate::stop::Stop;
-use crate::store::sqlite::Sqlite;
 use crate::store::{Again, Claim, FailureNote, Settled, Store};
 
 /// How long a worker waits before it writes a failing end: a shutdown's signals reach exporters too.
@@ -55,7 +54,7 @@ pub fn work(mut home: Home, name: &SlotName) -> Result<Exit> {
     let mut store = home.open_as_owner()?;
     let until =
         clock::monotonic() + home.config.queue.get(&name.queue).map_or(Duration::ZERO, |queue| queue.work_window.0);
-    let mut worker = Worker { home: &mut home, store: &mut store, name, stop: &stop, exit: Exit::Done, formats: None };
+    let mut worker = Worker { home: &mut home, store: &mut *store, name, stop: &stop, exit: Exit::Done, formats: None };
     loop {
         match worker.drain(&slot, until)? {
             Drained::Window => return hand_over(worker.home, slot, name),
@@ -142,7 +141,7 @@ pub fn spawn(home: &Home, slot: &Held, name: &SlotName) -> Result<std::process::
 
 struct Worker<'a> {
     home: &'a mut Home,
-    store: &'a mut Sqlite,
+    store: &'a mut dyn Store,
     name: &'a SlotName,
     stop: &'a Stop,
     /// The gravest that it met.
@@ -285,6 +284,8 @@ impl Worker<'_> {
             node: bind::node_id(&self.home.layout)?,
             slot: self.name.to_string(),
             worker: process::myself().to_string(),
+            max_running: self.queue().map_or(0, |queue| queue.max_running),
+            lease: self.home.config.node.lease.0,
         })
     }
 

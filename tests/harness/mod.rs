@@ -3,6 +3,9 @@
 //! Nothing here sleeps to wait: [`eventually`] looks again until it holds or a generous time is over. After each test the
 //! promises that hold at every moment are looked at once more ([`Queue::assert_sound`]).
 
+#[cfg(feature = "postgres")]
+pub(crate) mod server;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
@@ -97,6 +100,8 @@ pub(crate) fn call(command: &mut Command) -> Said {
 pub(crate) struct Queue {
     dir: TempDir,
     env: BTreeMap<String, String>,
+    #[cfg(feature = "postgres")]
+    shared: Option<(&'static server::Server, String)>,
 }
 
 impl Queue {
@@ -108,9 +113,31 @@ impl Queue {
 
     /// A queue whose configuration has `more` at its end.
     pub(crate) fn with(more: &str) -> Self {
-        let queue = Self { dir: tempfile::tempdir().expect("a directory"), env: BTreeMap::new() };
-        fs::create_dir(queue.path("books")).expect("a directory");
+        let queue = Self::bare();
         queue.configure(&format!("{}{more}", queue.base_config()));
+        queue
+    }
+
+    /// A queue on PostgreSQL, in a fresh database of a server.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn on(server: &'static server::Server, more: &str) -> Self {
+        let mut queue = Self::bare();
+        let database = server.fresh_database();
+        let url = server.url(&database);
+        queue.configure(&format!("database = \"{url}\"\n{}{more}", queue.base_config()));
+        queue.shared = Some((server, database));
+        queue
+    }
+
+    /// A directory without a configuration.
+    fn bare() -> Self {
+        let queue = Self {
+            dir: tempfile::tempdir().expect("a directory"),
+            env: BTreeMap::new(),
+            #[cfg(feature = "postgres")]
+            shared: None,
+        };
+        fs::create_dir(queue.path("books")).expect("a directory");
         queue
     }
 
@@ -264,6 +291,10 @@ impl Queue {
 
     /// Runs an SQL statement on the database (as a test's own hand, behind the program's back).
     pub(crate) fn sql(&self, sql: &str) -> Vec<String> {
+        #[cfg(feature = "postgres")]
+        if let Some((server, database)) = &self.shared {
+            return server.sql(database, sql);
+        }
         let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE | rusqlite::OpenFlags::SQLITE_OPEN_CREATE;
         let path = self.path("state/queue.db");
         let conn = rusqlite::Connection::open_with_flags(path, flags).expect("the database opens");
@@ -289,10 +320,12 @@ impl Queue {
     /// What must be true at every moment, looked at from outside.
     #[track_caller]
     pub(crate) fn assert_sound(&self) {
-        if !self.path("state/queue.db").exists() {
+        if !self.path("state/queue.id").exists() {
             return;
         }
-        assert_eq!(self.sql("PRAGMA integrity_check"), ["ok"]);
+        if self.path("state/queue.db").exists() {
+            assert_eq!(self.sql("PRAGMA integrity_check"), ["ok"]);
+        }
         let twice = self.sql("SELECT filename FROM jobs GROUP BY filename HAVING count(*) > 1");
         assert!(twice.is_empty(), "more than one row: {twice:?}");
         for file in self.published() {
@@ -320,7 +353,7 @@ impl Drop for Queue {
         }
         if std::thread::panicking() {
             eprintln!("--- the queue of the failed test");
-            if self.path("state/queue.db").exists() {
+            if self.path("state/queue.id").exists() {
                 for row in
                     self.sql("SELECT id, title, format, state, reason, detail, attempts, interruptions FROM jobs")
                 {

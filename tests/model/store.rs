@@ -1,6 +1,7 @@
 //! The store's verbs in any order: after each, every row and every answer is what the model says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::marker::PhantomData;
 use std::path::Path;
 use std::time::Duration;
 
@@ -99,11 +100,43 @@ fn failure() -> impl Strategy<Value = (Failure, bool)> {
     prop::sample::select([plain.as_slice(), &[(Failure::WouldNotDie, true)], &[(Failure::WouldNotDie, true)]].concat())
 }
 
+/// An engine under test.
+trait Engine: 'static {
+    /// A fresh store, and the directory that it lies in.
+    fn fresh() -> (Box<dyn Store>, Option<TempDir>);
+}
+
+struct OnSqlite;
+
+impl Engine for OnSqlite {
+    fn fresh() -> (Box<dyn Store>, Option<TempDir>) {
+        let dir = quick_dir();
+        let path = dir.path().join("queue.db");
+        std::fs::write(&path, "").expect("an empty file");
+        (Box::new(Sqlite::open(&path, "the id").expect("a queue")), Some(dir))
+    }
+}
+
+#[cfg(feature = "postgres")]
+struct OnPostgres;
+
+#[cfg(feature = "postgres")]
+impl Engine for OnPostgres {
+    fn fresh() -> (Box<dyn Store>, Option<TempDir>) {
+        use export_queue::store::Patience;
+        use export_queue::store::postgres::Postgres;
+        let server = crate::harness::server::shared();
+        let url = server.url(&server.fresh_database());
+        (Box::new(Postgres::open_or_create(&url, "the id", Patience::OWNER).expect("a queue")), None)
+    }
+}
+
 /// The store under test, and what its workers know.
-struct Real {
-    store: Sqlite,
+struct Real<E: Engine> {
+    store: Box<dyn Store>,
     claimed: BTreeMap<u32, Job>,
-    _dir: TempDir,
+    _dir: Option<TempDir>,
+    _engine: PhantomData<E>,
 }
 
 /// A directory in memory, where there is one: every write of the store waits for its disk.
@@ -116,7 +149,7 @@ fn with_limits(formats: &[&str]) -> Vec<(String, Duration)> {
     formats.iter().map(|format| ((*format).to_owned(), LIMIT)).collect()
 }
 
-impl Real {
+impl<E: Engine> Real<E> {
     fn claim(&mut self, queue: &str, formats: &[&str], run: u32, model: &Model) -> Option<Job> {
         let claim = Claim {
             queue: queue.into(),
@@ -125,6 +158,8 @@ impl Real {
             node: "node".into(),
             slot: format!("{queue}.0"),
             worker: "7.8".into(),
+            max_running: 0,
+            lease: LIMIT,
         };
         let job = self.store.claim(&claim, model.now).expect("a claim");
         self.claimed.extend(job.clone().map(|job| (run, job)));
@@ -199,29 +234,27 @@ impl Real {
     }
 
     fn compare_files(&self, model: &Model) {
-        let store = &self.store;
+        let store = &*self.store;
         assert_eq!(store.history(None, 1000).expect("runs"), model.history());
-        assert_eq!(store.tokens().expect("tokens").into_iter().collect::<Vec<_>>(), Vec::from_iter(model.tokens()));
+        assert_eq!(BTreeSet::from_iter(store.tokens().expect("tokens")), BTreeSet::from_iter(model.tokens()));
         assert_eq!(BTreeMap::from_iter(store.needed_bases().expect("bases")), model.needed_bases());
         for secs in [0, 3, 600] {
             let then = model.now - TimeDelta::seconds(secs);
             let due = store.due_files(then, model.now, (0, 100)).expect("files");
-            assert_eq!(due.into_iter().collect::<std::collections::BTreeSet<_>>(), model.files_before(then));
+            assert_eq!(due.into_iter().collect::<BTreeSet<_>>(), model.files_before(then));
             let fulfilled = store.fulfilled(then).expect("jobs").into_iter().collect();
             assert_eq!(model.fulfilled(then), fulfilled, "since {secs} s ago");
         }
     }
 }
 
-impl StateMachineTest for Real {
+impl<E: Engine> StateMachineTest for Real<E> {
     type SystemUnderTest = Self;
     type Reference = Model;
 
     fn init_test(_: &Model) -> Self {
-        let dir = quick_dir();
-        let path = dir.path().join("queue.db");
-        std::fs::write(&path, "").expect("an empty file");
-        Self { store: Sqlite::open(&path, "the id").expect("a queue"), claimed: BTreeMap::new(), _dir: dir }
+        let (store, dir) = E::fresh();
+        Self { store, claimed: BTreeMap::new(), _dir: dir, _engine: PhantomData }
     }
 
     fn apply(mut state: Self, model: &Model, step: Step) -> Self {
@@ -240,5 +273,13 @@ prop_state_machine! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_store_does_what_its_words_say(sequential 1..100 => Real);
+    fn the_store_does_what_its_words_say(sequential 1..100 => Real<OnSqlite>);
+}
+
+#[cfg(feature = "postgres")]
+prop_state_machine! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn postgres_does_what_its_words_say(sequential 1..100 => Real<OnPostgres>);
 }

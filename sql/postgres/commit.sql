@@ -1,0 +1,2 @@
+-- Everything of the transaction stays.
+COMMIT

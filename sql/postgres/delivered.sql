@@ -1,0 +1,3 @@
+-- It was told. :id
+DELETE FROM deliveries
+WHERE id = :id

@@ -1,0 +1,6 @@
+-- The job for a file, if there is one. :filename
+SELECT id, title, lang, font, format, options, filename, base_filename, queue, client, meta, priority, rank, state,
+       submitted_at, newer_than, due_at, waits_for, token, last_run, slot, worker, started_at, deadline_at, progress,
+       finished_at, reason, detail, cancel_at, attempts, retries, interruptions, stops, base_waits
+FROM jobs
+WHERE filename = :filename

@@ -1,0 +1,6 @@
+-- Whether the schema and the tables of a queue are there. It reads the catalogs as tables: functions like to_regclass may
+-- answer from what this session remembers, and somebody else may just have made them.
+SELECT count(pg_namespace.oid)::int AS has_schema, count(pg_class.oid)::int AS is_there
+FROM pg_namespace
+LEFT JOIN pg_class ON pg_class.relnamespace = pg_namespace.oid AND pg_class.relname = 'meta'
+WHERE pg_namespace.nspname = 'export_queue'

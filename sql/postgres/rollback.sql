@@ -1,0 +1,2 @@
+-- Nothing of the transaction stays.
+ROLLBACK

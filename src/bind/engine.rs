@@ -1,0 +1,132 @@
+//! Which engine keeps the queue, and the clock that its machines share.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::{Home, read_small};
+use crate::clock;
+use crate::store::sqlite::Sqlite;
+use crate::store::{Patience, Store};
+
+/// A change of the shared clock's offset that is worth writing down, in milliseconds.
+const WORTH_NOTING: i64 = 20;
+
+impl Home {
+    /// What may be told of where the queue is kept.
+    pub fn engine_name(&self) -> String {
+        match &self.config.database {
+            None => self.layout.database().display().to_string(),
+            Some(url) => shared::name(url),
+        }
+    }
+
+    /// Opens the database of a queue that was set up; `id` is what the state directory knows of it.
+    pub(super) fn open_engine(&self, id: &str, patience: Patience) -> Result<Box<dyn Store>> {
+        if let Some(url) = &self.config.database {
+            return shared::open(url, patience);
+        }
+        let path = self.layout.database();
+        self.refuse_lost(&path)?;
+        Ok(Box::new(Sqlite::open(&path, id)?))
+    }
+
+    /// As [`Self::open_engine`], for reading only.
+    pub(super) fn open_engine_to_read(&self, patience: Patience) -> Result<Box<dyn Store>> {
+        if let Some(url) = &self.config.database {
+            return shared::open(url, patience);
+        }
+        let path = self.layout.database();
+        self.refuse_lost(&path)?;
+        Ok(Box::new(Sqlite::open_to_read(&path)?))
+    }
+
+    /// Opens the database, and sets a queue with the id `new_id` up in it where there is none.
+    pub(super) fn create_engine(&self, new_id: &str) -> Result<Box<dyn Store>> {
+        if let Some(url) = &self.config.database {
+            return shared::create(url, new_id);
+        }
+        let path = self.layout.database();
+        self.make_file(&path, 0o660)?;
+        Ok(Box::new(Sqlite::open(&path, new_id)?))
+    }
+
+    /// Goes by the clock of the database from now on, and notes for front ends how far this machine's is off.
+    ///
+    /// # Errors
+    /// The database cannot be asked, or the note not be written.
+    pub fn keep_time(&self, store: &dyn Store) -> Result<()> {
+        let before = clock::local();
+        let Some(shared) = store.time()? else {
+            return Ok(());
+        };
+        let middle = before + (clock::local() - before) / 2;
+        let offset = (shared - middle).num_milliseconds();
+        clock::set_offset(offset);
+        let note = self.layout.clock();
+        if noted_offset(&note).is_none_or(|noted| (noted - offset).abs() >= WORTH_NOTING) {
+            self.write_whole(&note, &offset.to_string(), 0o640)?;
+        }
+        Ok(())
+    }
+
+    /// Goes by the clock of the database as its nodes have noted it.
+    pub(super) fn take_time(&self) {
+        if self.config.database.is_some()
+            && let Some(offset) = noted_offset(&self.layout.clock())
+        {
+            clock::set_offset(offset);
+        }
+    }
+}
+
+fn noted_offset(note: &Path) -> Option<i64> {
+    read_small(note, 64).ok()??.trim().parse().ok()
+}
+
+#[cfg(feature = "postgres")]
+mod shared {
+    //! PostgreSQL.
+
+    use anyhow::Result;
+
+    use crate::store::postgres::Postgres;
+    use crate::store::{Patience, Store};
+
+    pub(super) fn name(url: &str) -> String {
+        Postgres::name(url).unwrap_or_else(|_| "PostgreSQL".to_owned())
+    }
+
+    pub(super) fn open(url: &str, patience: Patience) -> Result<Box<dyn Store>> {
+        Ok(Box::new(Postgres::open(url, patience)?))
+    }
+
+    pub(super) fn create(url: &str, new_id: &str) -> Result<Box<dyn Store>> {
+        Ok(Box::new(Postgres::open_or_create(url, new_id, Patience::OWNER)?))
+    }
+}
+
+#[cfg(not(feature = "postgres"))]
+mod shared {
+    //! A program without PostgreSQL says how to get it.
+
+    use anyhow::Result;
+
+    use crate::exit::Refusal;
+    use crate::store::{Patience, Store};
+
+    pub(super) fn name(_url: &str) -> String {
+        "PostgreSQL".to_owned()
+    }
+
+    pub(super) fn open(_url: &str, _patience: Patience) -> Result<Box<dyn Store>> {
+        Err(Refusal::config(
+            "`database` is set, and this program was built without PostgreSQL: take the line out, or build it with \
+             `--features postgres` (it is a default feature)",
+        ))
+    }
+
+    pub(super) fn create(url: &str, _new_id: &str) -> Result<Box<dyn Store>> {
+        open(url, Patience::OWNER)
+    }
+}

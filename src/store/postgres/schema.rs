@@ -1,0 +1,102 @@
+//! Numbered migrations of the PostgreSQL schema. They only add and never lose a row.
+//!
+//! The rows `schema` and `oldest_writer` of `meta` say which schema it is and the lowest one whose program may still write,
+//! so that machines can run two versions while they are being upgraded. Whoever changes the schema holds a lock that ends
+//! with its transaction: ten first starts at once make one schema, and one that is killed leaves nothing.
+
+use anyhow::{Context, Result};
+
+use super::link::Transaction;
+use super::params::named;
+use super::rows::{sure_int, sure_text};
+use crate::exit::Refusal;
+
+/// Each migration, and the oldest schema whose program may still write after it.
+const MIGRATIONS: &[(&str, u32)] = &[(include_str!("../../../sql/postgres/migrations/0001_first.sql"), 1)];
+
+/// The schema that this program writes.
+pub const NEWEST: u32 = MIGRATIONS.len() as u32;
+
+/// What the database turned out to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// A queue that this program can use as it is.
+    Current,
+    /// A queue of an older program, with that schema.
+    Older(u32),
+    /// No queue.
+    Nothing,
+}
+
+/// Looks, without changing anything.
+///
+/// # Errors
+/// It was written by a program too new for this one (78), or the database cannot be used.
+pub(super) fn look(tx: &Transaction<'_>) -> Result<Found> {
+    if !truth(tx, "is_there")? {
+        return Ok(Found::Nothing);
+    }
+    let version = number(tx, "schema")?;
+    if version < NEWEST {
+        return Ok(Found::Older(version));
+    }
+    if version > NEWEST && number(tx, "oldest_writer")? > NEWEST {
+        return Err(Refusal::config(format!(
+            "the database has schema {version}, this program knows schemas up to {NEWEST}: install the newer export-queue"
+        )));
+    }
+    Ok(Found::Current)
+}
+
+fn truth(tx: &Transaction<'_>, column: &str) -> Result<bool> {
+    let row = tx.first(sql!("look"), &[])?.context("looking at the schema")?;
+    Ok(sure_int(&row, column)? == 1)
+}
+
+/// One fact about the database.
+pub(super) fn meta(tx: &Transaction<'_>, name: &str) -> Result<String> {
+    let row = tx.first(sql!("meta_get"), named! {":name": name})?;
+    sure_text(&row.with_context(|| format!("the database does not say its {name}"))?, "value")
+}
+
+/// Writes one fact about the database.
+pub(super) fn set_meta(tx: &Transaction<'_>, name: &str, value: &str) -> Result<()> {
+    tx.execute(sql!("meta_set"), named! {":name": name, ":value": value}).map(drop)
+}
+
+fn number(tx: &Transaction<'_>, name: &str) -> Result<u32> {
+    meta(tx, name)?.parse().with_context(|| format!("reading {name}"))
+}
+
+/// Brings the schema up to date; safe when many processes do so at once. A database that holds no queue gets `queue_id`.
+///
+/// # Errors
+/// As [`look`], or this database user may not create tables (77).
+pub(super) fn bring_up(tx: &Transaction<'_>, queue_id: &str) -> Result<()> {
+    tx.query(sql!("set_up_lock"), &[])?;
+    // Somebody else may have been quicker; only under the lock is the answer final.
+    let version = match look(tx)? {
+        Found::Current => return Ok(()),
+        Found::Older(version) => version,
+        Found::Nothing => {
+            if !truth(tx, "has_schema")? {
+                tx.batch(sql!("schema"))?;
+            }
+            0
+        }
+    };
+    for (sql, oldest_writer) in MIGRATIONS.iter().skip(version as usize) {
+        tx.batch(sql)?;
+        set_meta(tx, "oldest_writer", &oldest_writer.to_string())?;
+    }
+    if version == 0 {
+        set_meta(tx, "queue_id", queue_id)?;
+    }
+    set_meta(tx, "schema", &NEWEST.to_string())
+}
+
+/// All that an administrator would run by hand to set up an empty database, but for the queue's own id.
+pub(super) fn text() -> String {
+    let migrations: Vec<&str> = MIGRATIONS.iter().map(|(sql, _)| *sql).collect();
+    format!("{};\n\nSET search_path = export_queue;\n\n{}", sql!("schema").trim_end(), migrations.join("\n"))
+}

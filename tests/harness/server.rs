@@ -1,0 +1,155 @@
+//! A PostgreSQL server of the tests' own: a data directory of its own, a socket and no port unless a test asks for one. It
+//! ends with the process that started it, however that ends, and leaves nothing.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::eventually;
+
+/// Runs the server while somebody holds the other end of its input, then ends it and removes its directory.
+const KEEPER: &str = r#"
+"$@" >>"$DIR/log" 2>&1 </dev/null &
+server=$!
+cat
+kill -INT $server
+wait $server
+rm -rf "$DIR"
+"#;
+
+/// A running server.
+pub(crate) struct Server {
+    dir: PathBuf,
+    bin: PathBuf,
+    options: Vec<String>,
+    keeper: Option<Child>,
+}
+
+impl Server {
+    /// Starts a server with further options of its command line (`-c name=value`).
+    pub(crate) fn start(options: &[&str]) -> Self {
+        let bin = programs();
+        // A socket's path may have 107 bytes.
+        let dir = tempfile::Builder::new().prefix("pg").tempdir_in("/tmp").expect("a directory").keep();
+        fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).expect("a mode");
+        if let Some((uid, gid)) = other_user() {
+            chown(&dir, Some(uid), Some(gid)).expect("an owner");
+        }
+        let mut server = Self { dir, bin, options: options.iter().map(ToString::to_string).collect(), keeper: None };
+        let mut init = server.program("initdb");
+        init.args(["-U", "queue", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync", "-D"]);
+        let made = init.arg(server.dir.join("data")).stdout(Stdio::null()).status().expect("initdb can be started");
+        assert!(made.success(), "initdb failed");
+        server.up();
+        server
+    }
+
+    /// Starts it again after [`Self::down`].
+    pub(crate) fn up(&mut self) {
+        let command = self.program("postgres");
+        let mut keeper = Command::new("sh");
+        keeper.args(["-c", KEEPER, "keeper"]).arg(command.get_program()).args(command.get_args());
+        keeper.arg("-D").arg(self.dir.join("data")).arg("-k").arg(&self.dir);
+        keeper.args(["-c", "listen_addresses=", "-c", "fsync=off", "-c", "full_page_writes=off"]);
+        keeper.args(["-c", "shared_buffers=64MB", "-c", "max_connections=200"]).args(&self.options);
+        keeper.env("DIR", &self.dir).current_dir("/").stdin(Stdio::piped());
+        self.keeper = Some(keeper.spawn().expect("the server can be started"));
+        eventually("the server answers", || {
+            let mut ready = self.program("pg_isready");
+            let status = ready.arg("-q").arg("-h").arg(&self.dir).status().expect("pg_isready can be started");
+            status.success().then_some(())
+        });
+    }
+
+    /// Ends it at once, as a crash would; its data stay.
+    pub(crate) fn down(&mut self) {
+        let stop = |server: &Self| {
+            let mut stop = server.program("pg_ctl");
+            stop.args(["-m", "immediate", "-w", "stop", "-D"]).arg(server.dir.join("data"));
+            assert!(stop.stdout(Stdio::null()).status().expect("pg_ctl can be started").success(), "it does not stop");
+        };
+        stop(self);
+        // The keeper would remove the data: it is ended without being asked.
+        if let Some(mut keeper) = self.keeper.take() {
+            keeper.kill().expect("the keeper is ours");
+            keeper.wait().expect("the keeper ends");
+        }
+    }
+
+    /// The pid of its first process.
+    pub(crate) fn pid(&self) -> i32 {
+        let text = fs::read_to_string(self.dir.join("data/postmaster.pid")).expect("a running server");
+        text.lines().next().and_then(|line| line.parse().ok()).expect("a pid")
+    }
+
+    /// The URL of a database of this server.
+    pub(crate) fn url(&self, database: &str) -> String {
+        format!("postgres://queue@/{database}?host={}", self.dir.display())
+    }
+
+    /// Makes a database that nothing else uses.
+    pub(crate) fn fresh_database(&self) -> String {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("fresh_{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        self.sql("postgres", &format!("CREATE DATABASE {name}"));
+        name
+    }
+
+    /// Runs SQL in a database; its rows, columns parted by `|`.
+    #[track_caller]
+    pub(crate) fn sql(&self, database: &str, sql: &str) -> Vec<String> {
+        let mut psql = self.program("psql");
+        psql.args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-U", "queue", "-d", database, "-c", sql]);
+        psql.env("PGOPTIONS", "-c search_path=export_queue,public");
+        let output = psql.arg("-h").arg(&self.dir).output().expect("psql can be started");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{sql}: {told}");
+        String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    }
+
+    /// A program of the server, run as the user whom it runs as.
+    pub(crate) fn program(&self, name: &str) -> Command {
+        let path = self.bin.join(name);
+        if other_user().is_none() {
+            return Command::new(path);
+        }
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "postgres", "--regid", "postgres", "--init-groups"]).arg(path).current_dir("/");
+        command
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut keeper) = self.keeper.take() {
+            drop(keeper.stdin.take());
+            let _ = keeper.wait();
+        }
+    }
+}
+
+/// A server that all tests of this process share, each in a database of its own.
+pub(crate) fn shared() -> &'static Server {
+    static SERVER: OnceLock<Server> = OnceLock::new();
+    SERVER.get_or_init(|| Server::start(&[]))
+}
+
+/// Where the server's programs are.
+fn programs() -> PathBuf {
+    let installed = glob::glob("/usr/lib/postgresql/*/bin/postgres").expect("a pattern").flatten().max();
+    let postgres = installed.or_else(|| which::which("postgres").ok());
+    let postgres = postgres.expect("PostgreSQL is not installed: run `examples/install-converters postgresql`");
+    postgres.parent().expect("a directory").to_owned()
+}
+
+/// The server refuses root: where tests run as root it runs as `postgres`.
+fn other_user() -> Option<(u32, u32)> {
+    let user = nix::unistd::User::from_name("postgres").ok().flatten();
+    nix::unistd::geteuid().is_root().then(|| {
+        let user = user.expect("there is a user postgres");
+        (user.uid.as_raw(), user.gid.as_raw())
+    })
+}
