@@ -23,7 +23,7 @@ use crate::lock::{self, Record};
 use crate::process;
 use crate::retention::Policy;
 use crate::store::sqlite::Sqlite;
-use crate::store::{Listeners, Patience, Store};
+use crate::store::{Listeners, Node, Patience, Store};
 
 /// How long a first use waits for another first use.
 const FIRST_USE: Duration = Duration::from_secs(10);
@@ -91,6 +91,21 @@ pub fn audience(config: &Config) -> Listeners {
         told.map(|(name, _)| name).collect()
     };
     Listeners { ready: of("ready"), failed: of("failed") }
+}
+
+/// Shows the machines that share the queue that this one is there, and goes on by their clock.
+///
+/// # Errors
+/// The database cannot be used.
+pub fn show(home: &Home, store: &mut dyn Store) -> Result<()> {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    store.heartbeat(&Node {
+        id: node_id(&home.layout)?,
+        name: name.trim().to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        slots: home.config.queue.values().map(|queue| queue.slots).sum(),
+    })?;
+    home.keep_time(store)
 }
 
 /// What a lock file says of this process.

@@ -318,6 +318,8 @@ pub enum Command {
     },
     /// Count jobs and slots of each queue
     Queues,
+    /// List the machines that share the queue
+    Nodes,
     /// List what others were not told yet, and what was given up
     Deliveries {
         /// Try this one afresh

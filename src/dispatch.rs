@@ -243,6 +243,7 @@ impl<'a> Dispatcher<'a> {
         for path in slot_files(self.home)? {
             self.step("recovering a slot", |this| this.recover_slot(&path))?;
         }
+        self.step("taking over lost jobs", |this| recover::take_over(this.home, this.store))?;
         self.step("settling jobs without a slot", |this| recover::recover_strays(this.home, this.store))?;
         let cache_lock = self.home.layout.cache_lock();
         self.step("looking at the cache lock", |this| match take_lock(&cache_lock)? {
@@ -293,7 +294,7 @@ impl<'a> Dispatcher<'a> {
                 continue;
             }
             let formats = formats.get_or_insert_with(|| exporter::available(config));
-            let mut due = self.store.due(&name, formats, clock::now(), queue.slots)?;
+            let mut due = work::startable(self.store, (&name, &queue), formats, queue.slots)?;
             for number in 0..queue.slots {
                 if due == 0 {
                     break;

@@ -15,7 +15,7 @@ use crate::exporter::plain;
 use crate::job::{Job, Outcome, Phase, Run};
 use crate::request::{Answer, Refused};
 use crate::stats::{Dimension, Figures};
-use crate::store::{Delivery, Tally};
+use crate::store::{Delivery, Seen, Tally};
 
 /// The head of the table of queues.
 pub const QUEUES: &[&str] = &["queue", "queued", "due", "started", "failed", "slots", "state", "oldest"];
@@ -434,6 +434,25 @@ pub struct QueueRow {
     pub paused: Option<DateTime<Utc>>,
     /// When this was true.
     pub now: DateTime<Utc>,
+}
+
+/// A node as one line of JSON.
+pub fn node_json(seen: &Seen) -> String {
+    let node = &seen.node;
+    json!({
+        "schema": 1, "id": node.id, "name": node.name, "version": node.version, "slots": node.slots,
+        "started": seen.started, "first_seen_at": rfc3339(seen.first), "last_seen_at": rfc3339(seen.last),
+        "silent_seconds": seen.silent.as_secs(),
+    })
+    .to_string()
+}
+
+/// A node as a row of the table of `nodes`.
+pub fn node_row(seen: &Seen) -> Vec<String> {
+    let node = &seen.node;
+    let (slots, started) = (node.slots.to_string(), seen.started.to_string());
+    let silent = format!("{} s ago", seen.silent.as_secs());
+    vec![node.name.clone(), node.id.clone(), node.version.clone(), slots, started, silent]
 }
 
 impl QueueRow {

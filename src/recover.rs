@@ -36,6 +36,12 @@ const KNOWN_UNDEAD: Duration = Duration::from_millis(200);
 /// After how long a row that no slot names is looked at again.
 const SECOND_LOOK: Duration = Duration::from_millis(300);
 
+/// How long a tick takes over jobs of machines that are lost; the rest is left to the next.
+const TAKE_OVER: Duration = Duration::from_secs(20);
+
+/// How many lost jobs are taken from the database at a time.
+const LOST_PAGE: u32 = 256;
+
 /// What became of a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recovered {
@@ -79,6 +85,8 @@ pub fn settle_run(home: &Home, store: &mut dyn Store, token: &str, leader: Optio
         if let Some(job) = row.filter(|job| matches!(job.phase, Phase::Started { .. })) {
             note_undead(home, store, &job, &undead)?;
         }
+        // As long as somebody looks after them, no other machine takes the row for that of a lost one.
+        store.renew(token, home.config.node.lease.0)?;
         return Ok(Recovered::Undead(undead));
     }
     if let Some(job) = row {
@@ -184,6 +192,40 @@ pub fn recover_strays(home: &Home, store: &mut dyn Store) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Where machines share the queue: shows them that this one is there, and takes over jobs of those that have not renewed their
+/// lease. Each begins with its old work directory, so that nothing of the old run can be published any more.
+///
+/// # Errors
+/// The first that is met; the other jobs are taken over all the same.
+pub fn take_over(home: &Home, store: &mut dyn Store) -> Result<()> {
+    if !home.is_shared() {
+        return Ok(());
+    }
+    bind::show(home, store)?;
+    let until = clock::monotonic() + TAKE_OVER;
+    let node = bind::node_id(&home.layout)?;
+    let mut outcome = Ok(());
+    let mut after = 0;
+    loop {
+        let page = store.lost(&node, after, LOST_PAGE)?;
+        let Some(last) = page.last() else { return outcome };
+        after = last.id;
+        for job in &page {
+            if clock::monotonic() >= until {
+                return outcome;
+            }
+            let taken = take_over_one(home, store, job);
+            outcome = outcome.and(taken.with_context(|| format!("taking over job {}", job.id)));
+        }
+    }
+}
+
+fn take_over_one(home: &Home, store: &mut dyn Store, job: &Job) -> Result<()> {
+    let Some(token) = job.phase.token() else { return Ok(()) };
+    home.cache.take_away(token).context("moving its work directory away")?;
+    settle_row(home, store, token, job, clock::now())
 }
 
 /// A slot whose file was replaced stays taken for the processes that do not die: its new file names their run.

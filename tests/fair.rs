@@ -54,6 +54,8 @@ impl Still {
             node: "node".into(),
             slot: "default.0".into(),
             worker: "7.8".into(),
+            max_running: 0,
+            lease: Duration::from_secs(90),
         };
         let job: Job = self.store.claim(&claim, now).expect("a claim").expect("something is due");
         let run = Run { published_at: Some(now), ..job.run(Outcome::Ready, now) };

@@ -29,6 +29,8 @@ mod lasting;
 mod locks;
 mod model;
 mod names;
+#[cfg(feature = "postgres")]
+mod nodes;
 mod notify;
 mod observe;
 mod offenders;

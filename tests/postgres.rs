@@ -44,11 +44,8 @@ fn failures_bases_and_pauses_are_as_on_sqlite() {
 
 #[test]
 fn a_database_that_is_away_means_later_and_a_ready_file_is_served() {
-    let mut server = Server::start(&[]);
-    let queue = Queue::with("");
-    let url = server.url("postgres");
-    let config = fs::read_to_string(queue.path("config.toml")).expect("a configuration");
-    queue.configure(&format!("database = \"{url}\"\n{config}"));
+    let server = Server::own(&[]);
+    let queue = Queue::on(server, "");
     queue.request("ok", "Ready");
     queue.dispatch().code(0);
     server.down();

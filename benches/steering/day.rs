@@ -131,6 +131,8 @@ impl Player {
             node: "node".into(),
             slot: "default.0".into(),
             worker: "7.8".into(),
+            max_running: 0,
+            lease: Duration::from_secs(90),
         };
         let Some(job) = self.store.claim(&claim, at(now)).expect("a claim") else { return };
         self.compare(&job, now);

@@ -96,6 +96,8 @@ fn claim_once(store: &mut Sqlite) -> Duration {
         node: "node".into(),
         slot: "default.0".into(),
         worker: "1.1".into(),
+        max_running: 0,
+        lease: Duration::from_secs(90),
     };
     let (took, job) = time(|| store.claim(&claim, clock::now()).expect("a claim"));
     assert!(job.is_some(), "a job is due");

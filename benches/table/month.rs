@@ -221,6 +221,8 @@ impl Month {
             node: "node".into(),
             slot: format!("default.{slot}"),
             worker: "1.1".into(),
+            max_running: 0,
+            lease: Duration::from_secs(90),
         }
     }
 

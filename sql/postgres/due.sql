@@ -1,16 +1,22 @@
--- How many jobs of a queue a worker could claim, counted to :limit: those that are due, format by format, and those whose
--- time has come; none while the queue is paused. :queue, :formats, :now, :horizon, :limit
+-- How many jobs of a queue a worker could claim, counted to :limit: those that are due, format by format (one look into jobs_due
+-- each, also where there are none), and those whose time has come; none while the queue is paused.
+-- :queue, :formats, :now, :horizon, :limit
 SELECT count(*) AS counted
 FROM (
     SELECT 1
-    FROM jobs AS due
-    WHERE state = 0
-      AND due_at IS NULL
-      AND queue = :queue
-      AND format = ANY (:formats)
-      AND NOT EXISTS (SELECT 1 FROM queues WHERE name = :queue AND paused_at IS NOT NULL)
-      AND (base_filename IS NULL
-           OR NOT EXISTS (SELECT 1 FROM jobs AS base WHERE base.filename = due.base_filename AND base.state IN (0, 1)))
+    FROM unnest(:formats) AS wanted (format)
+    CROSS JOIN LATERAL (
+        SELECT 1
+        FROM jobs AS due
+        WHERE due.state = 0
+          AND due.due_at IS NULL
+          AND due.queue = :queue
+          AND due.format = wanted.format
+          AND (due.base_filename IS NULL
+               OR NOT EXISTS (SELECT 1 FROM jobs AS base WHERE base.filename = due.base_filename AND base.state IN (0, 1)))
+        ORDER BY due.rank, due.id
+        LIMIT :limit) AS heads
+    WHERE NOT EXISTS (SELECT 1 FROM queues WHERE name = :queue AND paused_at IS NOT NULL)
     UNION ALL
     SELECT 1
     FROM jobs AS later

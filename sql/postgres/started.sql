@@ -3,4 +3,5 @@ SELECT id, title, lang, font, format, options, filename, base_filename, queue, c
        submitted_at, newer_than, due_at, waits_for, token, last_run, slot, worker, started_at, deadline_at, progress,
        finished_at, reason, detail, cancel_at, attempts, retries, interruptions, stops, base_waits
 FROM jobs
-WHERE state = 1
+WHERE token IS NOT NULL
+  AND state = 1

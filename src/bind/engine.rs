@@ -13,6 +13,19 @@ use crate::store::{Patience, Store};
 const WORTH_NOTING: i64 = 20;
 
 impl Home {
+    /// Whether several machines may share the queue.
+    pub fn is_shared(&self) -> bool {
+        self.config.database.is_some()
+    }
+
+    /// Opens the queue, as its owner, once more in this process.
+    ///
+    /// # Errors
+    /// As [`Self::open_as_owner`].
+    pub fn open_with(&self, patience: Patience) -> Result<Box<dyn Store>> {
+        self.open_bound(patience)
+    }
+
     /// What may be told of where the queue is kept.
     pub fn engine_name(&self) -> String {
         match &self.config.database {

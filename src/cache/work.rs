@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use super::Cache;
 
+/// What the name of a directory ends in that was taken away from its run.
+const TAKEN: &str = ".taken";
+
 /// The private directory of one run: `home`, `tmp` and `run` for the exporter's own things, `in` for its input, `out` for
 /// what it makes.
 #[derive(Debug, Clone)]
@@ -87,20 +90,26 @@ impl Cache {
     /// # Errors
     /// Something in it cannot be removed.
     pub fn remove_work(&self, token: &str) -> io::Result<()> {
-        let root = self.layout.work_of(token);
-        // Most runs leave empty directories, which go by one call each; whatever resists is for the thorough way.
-        for part in (WorkDir { root: root.clone() }).parts() {
-            let _ = fs::remove_dir(part);
+        remove_tree(&self.layout.work_of(token))?;
+        remove_tree(&self.taken(token))
+    }
+
+    /// Moves the private directory of a run away and deletes it: whatever its worker still does, it publishes nothing. Missing
+    /// is success, and so is what was begun before.
+    ///
+    /// # Errors
+    /// It cannot be moved, or something in it cannot be removed.
+    pub fn take_away(&self, token: &str) -> io::Result<()> {
+        let taken = self.taken(token);
+        remove_tree(&taken)?;
+        match fs::rename(self.layout.work_of(token), &taken) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => remove_tree(&taken),
         }
-        match fs::remove_dir(&root).or_else(|_| fs::remove_dir_all(&root)) {
-            Ok(()) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                open_up(&root);
-                fs::remove_dir_all(&root)
-            }
-            Err(error) => Err(error),
-        }
+    }
+
+    fn taken(&self, token: &str) -> PathBuf {
+        self.layout.work_of(&format!("{token}{TAKEN}"))
     }
 
     /// The tokens whose private directories are there.
@@ -112,6 +121,7 @@ impl Cache {
         Ok(entries
             .flatten()
             .filter_map(|entry| entry.file_name().into_string().ok())
+            .map(|name| name.strip_suffix(TAKEN).map(str::to_owned).unwrap_or(name))
             .filter(|name| is_token(name))
             .collect())
     }
@@ -127,6 +137,19 @@ impl Cache {
         }
         let copied = io::copy(&mut &*base, &mut copy)?;
         if copied == base.metadata()?.size() { Ok(()) } else { Err(io::Error::other("the copy of the base is short")) }
+    }
+}
+
+/// Deletes a directory with all that is in it; missing is success.
+fn remove_tree(root: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(root) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            open_up(root);
+            fs::remove_dir_all(root)
+        }
+        Err(error) => Err(error),
     }
 }
 

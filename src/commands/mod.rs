@@ -165,6 +165,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Pause { queue, message, wait } => steer::pause(&start, queue.as_deref(), message.as_deref(), wait),
         Command::Resume { queue } => steer::resume(&start, queue.as_deref()),
         Command::Queues => operate::queues(&start),
+        Command::Nodes => operate::nodes(&start),
         Command::Deliveries { retry } => operate::deliveries(&start, retry),
         Command::Work { .. } | Command::Confine { .. } => Ok(Exit::Done),
     }

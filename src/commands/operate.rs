@@ -148,3 +148,17 @@ pub(super) fn queue_rows(home: &Home) -> Result<Vec<QueueRow>> {
     }
     Ok(rows)
 }
+
+pub(super) fn nodes(start: &Start) -> Result<Exit> {
+    let home = start.home()?;
+    let nodes = home.open_to_read()?.map(|store| store.nodes()).transpose()?.unwrap_or_default();
+    if start.global.json {
+        output::say_all(nodes.iter().map(output::node_json))?;
+    } else if !home.is_shared() {
+        start.tell("the queue is in SQLite: this machine is the only one");
+    } else if !nodes.is_empty() {
+        let header = ["node", "id", "version", "slots", "started", "seen"];
+        output::say(&output::table(&header, nodes.iter().map(output::node_row).collect()))?;
+    }
+    Ok(Exit::Done)
+}

@@ -4,7 +4,7 @@
 //! Promises that every argument of a sound configuration can be rendered.
 
 use super::place::Fault;
-use super::{Config, Format, Node};
+use super::{Config, Format};
 use crate::template::{Part, Placeholder, Template};
 
 /// Finds everything wrong with the commands of formats and notifications.
@@ -127,8 +127,6 @@ type IsSet = fn(&Config) -> bool;
 
 /// What can be written already and has no effect yet; a line goes when its room is built.
 const UNBUILT: &[(&str, IsSet)] = &[
-    ("queue.*.max_running", |config| config.queue.values().any(|queue| queue.max_running != 0)),
-    ("node.lease", |config| config.node != Node::default()),
     ("notify.*.url", |config| config.notify.iter().any(|notify| notify.url.is_some())),
     ("notify.*.email", |config| config.notify.iter().any(|notify| notify.email.is_some())),
 ];
@@ -254,12 +252,12 @@ mod tests {
     #[test]
     fn what_is_not_built_yet_is_warned_of_when_it_is_used() {
         assert_eq!(warnings(&Config::default()), [""; 0]);
-        let config = loaded("[node]\nlease = 60\n[queue.x]\nmax_running = 2").unwrap();
+        let config = loaded("[[notify]]\nurl = \"https://x\"\n[[notify]]\nemail = \"a@b\"").unwrap();
         assert_eq!(
             warnings(&config),
             [
-                "`queue.*.max_running` is set, but has no effect in this version",
-                "`node.lease` is set, but has no effect in this version",
+                "`notify.*.url` is set, but has no effect in this version",
+                "`notify.*.email` is set, but has no effect in this version",
             ]
         );
     }

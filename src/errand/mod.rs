@@ -214,9 +214,11 @@ impl Errands<'_> {
             Verdict::TimedOut => format!("time limit of {}", limits.timeout),
             Verdict::OutOfMemory => format!("memory limit of {}", limits.max_memory),
             Verdict::OutputTooLarge => format!("output limit of {}", limits.max_output),
-            Verdict::CpuExhausted | Verdict::TooManyProcesses | Verdict::Cancelled | Verdict::Lost => {
-                "ended".to_owned()
-            }
+            Verdict::CpuExhausted
+            | Verdict::TooManyProcesses
+            | Verdict::Cancelled
+            | Verdict::Lost
+            | Verdict::Fenced => "ended".to_owned(),
         };
         let words = exporter::last_words(&self.home.layout.log(token));
         Ok(Called::Badly(if words.is_empty() { how } else { format!("{how}: {words}") }))

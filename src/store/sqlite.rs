@@ -19,8 +19,8 @@ use rusqlite::{
 use super::trouble::{explain, lost};
 use super::turn;
 use super::{
-    ANONYMOUS, Again, Ask, Batch, Cancelled, Claim, Delivery, FailureNote, Filter, Hold, Listeners, Past, Pause,
-    Requested, RetriedAll, Room, Settled, Store, Tally, deliveries, migrate, request, rows, runs,
+    ANONYMOUS, Again, Ask, Batch, Cancelled, Claim, Delivery, FailureNote, Filter, Listeners, Past, Pause, Requested,
+    RetriedAll, Room, Settled, Store, Tally, deliveries, migrate, request, rows, runs,
 };
 use crate::clock::from_millis;
 use crate::fault;
@@ -341,15 +341,6 @@ impl Store for Sqlite {
     fn claim(&mut self, claim: &Claim, now: DateTime<Utc>) -> Result<Option<Job>> {
         let listeners = self.listeners.clone();
         self.write(|tx| runs::claim_next(tx, claim, &listeners, now))
-    }
-
-    fn renew(&mut self, token: &str, _lease: Duration) -> Result<Hold> {
-        // The slot lock fences: a look is enough.
-        Ok(match self.find_by_token(token)?.map(|job| (job.state(), job.cancel_at)) {
-            Some((State::Started, None)) => Hold::Mine,
-            Some((State::Started, Some(_))) => Hold::Cancelled,
-            _ => Hold::Lost,
-        })
     }
 
     fn progress(&mut self, token: &str, progress: &str) -> Result<()> {

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use regex::Regex;
 
 use super::base::{self, Base};
+use super::keep::{Keeper, look_at_row};
 use super::watch::{Mark, Verdict, Watch, Watched};
 use crate::bind::{self, Home};
 use crate::cache::check::{self, Fault, Kind};
@@ -20,16 +21,19 @@ use crate::exit::{Exit, exit_of};
 use crate::exporter::confine::Complaint;
 use crate::exporter::{self, Call};
 use crate::fault;
-use crate::job::{Failure, Job, Measured, Phase};
+use crate::job::{Failure, Job, Measured};
 use crate::key;
 use crate::lock::{Held, Record};
 use crate::process::{self, Ended, Tree};
 use crate::stop::Stop;
-use crate::store::{Again, Store};
+use crate::store::{Again, Hold, Store};
 use crate::template::{Template, Values};
 
 /// The exit code of a precheck that finds nothing to export (`EX_NOINPUT` of `sysexits.h`).
 const NOT_THERE: i32 = 66;
+
+/// The pause before a publisher asks again a database that is away.
+const AWAY: Duration = Duration::from_millis(500);
 
 /// What programs say when the disk, or what they may have of it, is full (`strerror` of ENOSPC and EDQUOT).
 const SAYS_FULL: [&str; 2] = ["No space left on device", "Disk quota exceeded"];
@@ -74,6 +78,8 @@ pub(super) enum Conclusion {
     Cancelled,
     /// The row is not this run's any more.
     Lost,
+    /// It may be somebody else's soon, for the database was away for too long; the exporter was ended before that.
+    Fenced,
 }
 
 /// One run: what it works on and with.
@@ -90,6 +96,8 @@ pub(super) struct Export<'a> {
     pub(super) job: &'a Job,
     /// The run's token.
     pub(super) token: &'a str,
+    /// Keeps the run's lease, where machines share the queue.
+    pub(super) keeper: Option<Keeper>,
 }
 
 /// A failure on the way, told apart from trouble of our own.
@@ -228,21 +236,9 @@ impl Export<'_> {
             }
             Err(error) => return Err(error),
         };
-        fault::point("work.before_spawn")?;
-        let mut tree = match Tree::spawn(&mut command) {
+        let mut tree = match self.spawn(&mut command)? {
             Ok(tree) => tree,
-            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::TOOBIG.raw_os_error()) => {
-                return Ok(Err(failed(
-                    Failure::ExitNonzero,
-                    "exit 126 (the arguments are too long)",
-                    Measured::default(),
-                )));
-            }
-            Err(error) if cannot_be_executed(&error) => {
-                tracing::warn!("cannot run job {} now: {error}", self.job.id);
-                return Ok(Err(Conclusion::Unable(Exit::ExporterMissing)));
-            }
-            Err(error) => return self.unable(anyhow::Error::new(error).context("starting the exporter")).map(Err),
+            Err(conclusion) => return Ok(Err(conclusion)),
         };
         drop(command);
         self.sign(&tree)?;
@@ -252,11 +248,35 @@ impl Export<'_> {
         let (token, progress) = (self.token.to_owned(), work.progress());
         let store = &mut *self.store;
         let mut last = String::new();
-        let mut mark = || look_at_row(store, &token, &progress, &mut last);
+        let keeper = self.keeper.as_ref();
+        let mut mark = || match keeper {
+            Some(keeper) => keeper.mark(),
+            None => look_at_row(store, &token, &progress, &mut last),
+        };
         let watch = Watch { limits, log, work, stop: self.stop, mark: &mut mark };
         let watched = watch.run(&mut tree)?;
         fault::point("work.after_exit")?;
         Ok(self.unless_unconfined(watched, complaint))
+    }
+
+    /// Starts the exporter, unless the job may be somebody else's.
+    fn spawn(&self, command: &mut std::process::Command) -> Step<Tree> {
+        fault::point("work.before_spawn")?;
+        if let Some(fenced) = self.is_fenced() {
+            return Ok(Err(fenced));
+        }
+        match Tree::spawn(command) {
+            Ok(tree) => Ok(Ok(tree)),
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::TOOBIG.raw_os_error()) => {
+                let detail = "exit 126 (the arguments are too long)";
+                Ok(Err(failed(Failure::ExitNonzero, detail, Measured::default())))
+            }
+            Err(error) if cannot_be_executed(&error) => {
+                tracing::warn!("cannot run job {} now: {error}", self.job.id);
+                Ok(Err(Conclusion::Unable(Exit::ExporterMissing)))
+            }
+            Err(error) => self.unable(anyhow::Error::new(error).context("starting the exporter")).map(Err),
+        }
     }
 
     /// Where the walls could not be put up no exporter ran, and the ending is that of this program's own stage.
@@ -325,6 +345,7 @@ impl Export<'_> {
             Verdict::Cancelled => Err(Conclusion::Cancelled),
             Verdict::Stopped => Err(Conclusion::Stopped),
             Verdict::Lost => Err(Conclusion::Lost),
+            Verdict::Fenced => Err(Conclusion::Fenced),
         }
     }
 
@@ -439,10 +460,15 @@ impl Export<'_> {
         };
         fault::point("publish.before_lock")?;
         let lock = loop {
-            match self.store.find_by_token(self.token)?.map(|job| (job.phase, job.cancel_at)) {
-                Some((Phase::Started { .. }, None)) => {}
-                Some((Phase::Started { .. }, Some(_))) => return Ok(Conclusion::Cancelled),
-                _ => return Ok(Conclusion::Lost),
+            match self.store.renew(self.token, self.home.config.node.lease.0) {
+                Ok(Hold::Mine) => {}
+                Ok(Hold::Cancelled) => return Ok(Conclusion::Cancelled),
+                Ok(Hold::Lost) => return Ok(Conclusion::Lost),
+                Err(error) if self.may_wait(&error) => {
+                    self.stop.wait(AWAY);
+                    continue;
+                }
+                Err(error) => return Err(error),
             }
             // The file is complete: whoever publishes goes on trying.
             if let Some(lock) = self.home.lock_cache(Duration::from_secs(1))? {
@@ -459,6 +485,22 @@ impl Export<'_> {
         fault::point("publish.after_dir_sync")?;
         let measured = Measured { bytes: Some(finished.bytes), ..measured };
         Ok(Conclusion::Published { file: finished, measured, fingerprint: None })
+    }
+
+    /// Whether the database may come back before the lease must end.
+    fn may_wait(&self, error: &anyhow::Error) -> bool {
+        exit_of(error) == Exit::TryLater
+            && !self.stop.is_asked()
+            && self.keeper.as_ref().is_some_and(|keeper| keeper.mark() == Mark::None)
+    }
+
+    /// Whether the job is this run's no longer, or not for long: then no exporter is started any more.
+    fn is_fenced(&self) -> Option<Conclusion> {
+        match self.keeper.as_ref()?.mark() {
+            Mark::None | Mark::Cancelled => None,
+            Mark::Lost => Some(Conclusion::Lost),
+            Mark::Fenced => Some(Conclusion::Fenced),
+        }
     }
 
     /// This machine is short of something: the job waits, uncounted. Anything else is trouble of our own.
@@ -541,25 +583,6 @@ fn set_nice(tree: &Tree, nice: i32) {
         let pid = rustix::process::Pid::from_raw(tree.identity().pid);
         if let Err(error) = rustix::process::setpriority_process(pid, nice) {
             tracing::debug!("cannot set nice {nice}: {error}");
-        }
-    }
-}
-
-fn look_at_row(store: &mut dyn Store, token: &str, progress: &Path, last: &mut String) -> Mark {
-    let line = exporter::last_progress(progress);
-    if !line.is_empty() && line != *last {
-        if let Err(error) = store.progress(token, &line) {
-            tracing::debug!("cannot note progress: {error:#}");
-        }
-        *last = line;
-    }
-    match store.find_by_token(token) {
-        Ok(Some(job)) if job.cancel_at.is_some() => Mark::Cancelled,
-        Ok(Some(_)) => Mark::None,
-        Ok(None) => Mark::Lost,
-        Err(error) => {
-            tracing::debug!("cannot look at the row: {error:#}");
-            Mark::None
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod base;
 mod export;
+mod keep;
 mod watch;
 
 use std::fs::File;
@@ -17,6 +18,7 @@ use anyhow::{Context, Result};
 
 pub(crate) use self::export::FINGERPRINT_LIMIT;
 use self::export::{Conclusion, Export};
+use self::keep::Keeper;
 pub(crate) use self::watch::{Mark, Verdict, Watch};
 use crate::bind::{self, Home};
 use crate::cache::Finished;
@@ -121,6 +123,23 @@ fn hand_over(home: &Home, slot: Held, name: &SlotName) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// How many jobs of a queue could be started now, counted to `limit`: those due, as far as the bound over all machines goes.
+///
+/// # Errors
+/// The database cannot be read.
+pub fn startable(
+    store: &dyn Store,
+    (name, queue): (&str, &Queue),
+    formats: &[(String, Duration)],
+    limit: u32,
+) -> Result<u32> {
+    let room = match queue.max_running {
+        0 => limit,
+        bound => limit.min(bound.saturating_sub(store.count_started(name)?)),
+    };
+    if room == 0 { Ok(0) } else { store.due(name, formats, clock::now(), room) }
+}
+
 /// Starts a worker that holds the slot's lock as its standard input.
 ///
 /// # Errors
@@ -165,6 +184,8 @@ enum Drained {
 struct Claimed {
     job: Job,
     token: String,
+    /// When the claim was sent: time since boot.
+    sent: Duration,
 }
 
 impl Worker<'_> {
@@ -204,11 +225,12 @@ impl Worker<'_> {
         let claim = self.claim()?;
         slot.sign(Record { token: Some(claim.token.clone()), ..bind::own_record() })?;
         fault::point("work.before_claim")?;
-        let claimed = match self.store.claim(&claim, clock::now()) {
-            Ok(claimed) => claimed,
+        let sent = clock::since_boot();
+        let job = match self.store.claim(&claim, clock::now()) {
+            Ok(job) => job,
             Err(error) => Some(self.doubtful(&claim, error)?),
         };
-        Ok(claimed.map(|job| Claimed { job, token: claim.token }).ok_or(Drained::Idle))
+        Ok(job.map(|job| Claimed { job, token: claim.token, sent }).ok_or(Drained::Idle))
     }
 
     /// Why this worker claims nothing more, if it does not.
@@ -247,7 +269,8 @@ impl Worker<'_> {
 
     fn has_work(&mut self) -> Result<bool> {
         let formats = self.formats();
-        Ok(self.store.due(&self.name.queue, &formats, clock::now(), 1)? > 0)
+        let Some(queue) = self.queue() else { return Ok(false) };
+        Ok(startable(self.store, (&self.name.queue, queue), &formats, 1)? > 0)
     }
 
     /// What can be made here, as it was at most a second ago: an exporter that went since lets its job wait, uncounted.
@@ -260,12 +283,13 @@ impl Worker<'_> {
     }
 
     /// Does a claimed job; gives back the next, where the transaction that ended this one could claim it.
-    fn one(&mut self, slot: &Held, Claimed { job, token }: Claimed, until: Duration) -> Result<Option<Claimed>> {
+    fn one(&mut self, slot: &Held, Claimed { job, token, sent }: Claimed, until: Duration) -> Result<Option<Claimed>> {
         fault::point("work.after_claim")?;
         slot.sign(Record { token: Some(token.clone()), job: Some(job.id), ..bind::own_record() })?;
         let conclusion = {
             let (home, stop) = (&*self.home, self.stop);
-            Export { home, store: self.store, slot, stop, job: &job, token: &token }.run()?
+            let keeper = home.is_shared().then(|| Keeper::start(home, &token, sent)).transpose()?;
+            Export { home, store: self.store, slot, stop, job: &job, token: &token, keeper }.run()?
         };
         let next = self.conclude(slot, &job, &token, conclusion, until)?;
         if self.clean_up(&job, &token)? && next.is_none() {
@@ -326,11 +350,12 @@ impl Worker<'_> {
         let (token, next) = (Some(run.token.clone()), Some(claim.token.clone()));
         slot.sign(Record { token, next, job: Some(run.job_id), ..bind::own_record() })?;
         fault::point("work.before_claim")?;
+        let sent = clock::since_boot();
         let (settled, job) = match self.store.finish_and_claim(run, &claim, clock::now()) {
             Ok(done) => done,
             Err(error) => (Settled::Forgotten, Some(self.doubtful(&claim, error)?)),
         };
-        Ok((settled, job.map(|job| Claimed { job, token: claim.token })))
+        Ok((settled, job.map(|job| Claimed { job, token: claim.token, sent })))
     }
 
     /// Writes the end of a run; a published one may come back with the next.
@@ -375,6 +400,10 @@ impl Worker<'_> {
                 } else {
                     self.fail(job, &node, Failure::Cancelled, "cancelled", Measured::default(), false)?;
                 }
+            }
+            Conclusion::Fenced => {
+                let why = format!("the database was away for so long that run {token} had to be ended");
+                return Err(Refusal::try_later(why));
             }
             Conclusion::Lost => tracing::warn!("job {} was taken away from run {token}: nothing is published", job.id),
         }

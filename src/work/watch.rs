@@ -46,6 +46,8 @@ pub(crate) enum Verdict {
     Stopped,
     /// The row does not carry this run's token any more.
     Lost,
+    /// It could not be renewed that the job is this run's.
+    Fenced,
 }
 
 /// What the row of the job says meanwhile.
@@ -57,6 +59,8 @@ pub(crate) enum Mark {
     Cancelled,
     /// It is not this run's any more.
     Lost,
+    /// It may be somebody else's soon: the exporter is to be ended before.
+    Fenced,
 }
 
 /// What a watch came to.
@@ -138,6 +142,7 @@ impl Watch<'_> {
                     Mark::None => {}
                     Mark::Cancelled => return Ok(Verdict::Cancelled),
                     Mark::Lost => return Ok(Verdict::Lost),
+                    Mark::Fenced => return Ok(Verdict::Fenced),
                 }
             }
         }

@@ -129,6 +129,18 @@ impl Queue {
         queue
     }
 
+    /// Another machine of a queue on PostgreSQL: the same database and cache, a state directory of its own; its fake exporters
+    /// write to the scratch directory of the first.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn beside(first: &Self) -> Self {
+        let mut queue = Self::bare();
+        let text = fs::read_to_string(first.path("config.toml")).expect("a configuration");
+        let cache = format!("dir = \"{}\"", first.path("cache").display());
+        queue.configure(&text.replace("dir = \"cache\"", &cache));
+        queue.shared.clone_from(&first.shared);
+        queue
+    }
+
     /// A directory without a configuration.
     fn bare() -> Self {
         let queue = Self {

@@ -5,8 +5,8 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::eventually;
 
@@ -25,12 +25,21 @@ pub(crate) struct Server {
     dir: PathBuf,
     bin: PathBuf,
     options: Vec<String>,
-    keeper: Option<Child>,
+    keeper: Mutex<Option<Child>>,
 }
 
 impl Server {
+    /// Starts a server for one test; it ends with the process.
+    pub(crate) fn own(options: &[&str]) -> &'static Self {
+        Box::leak(Box::new(Self::start(options)))
+    }
+
+    fn keeper(&self) -> MutexGuard<'_, Option<Child>> {
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Starts a server with further options of its command line (`-c name=value`).
-    pub(crate) fn start(options: &[&str]) -> Self {
+    fn start(options: &[&str]) -> Self {
         let bin = programs();
         // A socket's path may have 107 bytes.
         let dir = tempfile::Builder::new().prefix("pg").tempdir_in("/tmp").expect("a directory").keep();
@@ -38,7 +47,8 @@ impl Server {
         if let Some((uid, gid)) = other_user() {
             chown(&dir, Some(uid), Some(gid)).expect("an owner");
         }
-        let mut server = Self { dir, bin, options: options.iter().map(ToString::to_string).collect(), keeper: None };
+        let server =
+            Self { dir, bin, options: options.iter().map(ToString::to_string).collect(), keeper: Mutex::new(None) };
         let mut init = server.program("initdb");
         init.args(["-U", "queue", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync", "-D"]);
         let made = init.arg(server.dir.join("data")).stdout(Stdio::null()).status().expect("initdb can be started");
@@ -48,7 +58,7 @@ impl Server {
     }
 
     /// Starts it again after [`Self::down`].
-    pub(crate) fn up(&mut self) {
+    pub(crate) fn up(&self) {
         let command = self.program("postgres");
         let mut keeper = Command::new("sh");
         keeper.args(["-c", KEEPER, "keeper"]).arg(command.get_program()).args(command.get_args());
@@ -56,7 +66,7 @@ impl Server {
         keeper.args(["-c", "listen_addresses=", "-c", "fsync=off", "-c", "full_page_writes=off"]);
         keeper.args(["-c", "shared_buffers=64MB", "-c", "max_connections=200"]).args(&self.options);
         keeper.env("DIR", &self.dir).current_dir("/").stdin(Stdio::piped());
-        self.keeper = Some(keeper.spawn().expect("the server can be started"));
+        *self.keeper() = Some(keeper.spawn().expect("the server can be started"));
         eventually("the server answers", || {
             let mut ready = self.program("pg_isready");
             let status = ready.arg("-q").arg("-h").arg(&self.dir).status().expect("pg_isready can be started");
@@ -65,7 +75,7 @@ impl Server {
     }
 
     /// Ends it at once, as a crash would; its data stay.
-    pub(crate) fn down(&mut self) {
+    pub(crate) fn down(&self) {
         let stop = |server: &Self| {
             let mut stop = server.program("pg_ctl");
             stop.args(["-m", "immediate", "-w", "stop", "-D"]).arg(server.dir.join("data"));
@@ -73,7 +83,7 @@ impl Server {
         };
         stop(self);
         // The keeper would remove the data: it is ended without being asked.
-        if let Some(mut keeper) = self.keeper.take() {
+        if let Some(mut keeper) = self.keeper().take() {
             keeper.kill().expect("the keeper is ours");
             keeper.wait().expect("the keeper ends");
         }
@@ -103,7 +113,7 @@ impl Server {
     pub(crate) fn sql(&self, database: &str, sql: &str) -> Vec<String> {
         let mut psql = self.program("psql");
         psql.args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-U", "queue", "-d", database, "-c", sql]);
-        psql.env("PGOPTIONS", "-c search_path=export_queue,public");
+        psql.env("PGOPTIONS", "-c search_path=export_queue,public -c default_transaction_read_only=off");
         let output = psql.arg("-h").arg(&self.dir).output().expect("psql can be started");
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{sql}: {told}");
@@ -119,15 +129,6 @@ impl Server {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "postgres", "--regid", "postgres", "--init-groups"]).arg(path).current_dir("/");
         command
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Some(mut keeper) = self.keeper.take() {
-            drop(keeper.stdin.take());
-            let _ = keeper.wait();
-        }
     }
 }
 

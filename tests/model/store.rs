@@ -278,7 +278,7 @@ prop_state_machine! {
 
 #[cfg(feature = "postgres")]
 prop_state_machine! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 12, ..ProptestConfig::default() })]
 
     #[test]
     fn postgres_does_what_its_words_say(sequential 1..100 => Real<OnPostgres>);

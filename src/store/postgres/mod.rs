@@ -123,8 +123,9 @@ impl Postgres {
         self.link.borrow_mut().transact(|tx| Ok(End::Commit(body(tx)?)))
     }
 
-    fn read<T>(&self, body: impl FnMut(&Transaction<'_>) -> Result<T>) -> Result<T> {
-        self.write(body)
+    /// A look: it may be tried again whatever happened to it.
+    fn read<T>(&self, mut body: impl FnMut(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        self.link.borrow_mut().transact(|tx| Ok(End::Rollback(body(tx)?)))
     }
 
     fn one_job(&self, sql: &'static str, params: &[params::Param<'_>]) -> Result<Option<Job>> {

@@ -1,0 +1,289 @@
+//! Many machines and one queue: state directories of their own, one PostgreSQL, one cache.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use crate::harness::server::{self, Server};
+use crate::harness::{Queue, eventually, now, text};
+
+/// Leases as short as they may be, so that tests see them end.
+const SHORT: &str = "[node]\nlease = \"10s\"\n";
+
+/// The largest number of exporters that were open at once, by the log of the `mark` exporter.
+fn most_at_once(queue: &Queue) -> usize {
+    let mut open = BTreeSet::new();
+    let mut most = 0;
+    for line in queue.scratch("LOG") {
+        let (event, run) = line.split_once(' ').expect("an event and a run");
+        if event == "start" {
+            assert!(open.insert(run.to_owned()), "{run} started twice");
+        } else {
+            assert!(open.remove(run), "{run} ended without a start");
+        }
+        most = most.max(open.len());
+    }
+    most
+}
+
+fn set_seconds(queue: &Queue, seconds: &str) {
+    fs::write(queue.path("S"), seconds).expect("a note for the fake exporter");
+}
+
+#[test]
+fn machines_share_a_queue_and_each_title_is_made_once() {
+    let first = Queue::on(server::shared(), "");
+    let (second, third) = (Queue::beside(&first), Queue::beside(&first));
+    set_seconds(&first, "0.1");
+    for title in 0..30 {
+        [&first, &second, &third][title % 3].request("mark", &format!("Book {title}"));
+    }
+    let ticks: Vec<_> = [&first, &second, &third].map(|node| node.spawn(["dispatch", "--wait"])).into();
+    for tick in ticks {
+        tick.wait().code(0).silent();
+    }
+    assert_eq!(first.published().len(), 30);
+    assert!(most_at_once(&first) <= 6, "two slots a machine");
+    let starts = first.scratch("STARTS");
+    assert_eq!((starts.len(), starts.iter().collect::<BTreeSet<_>>().len()), (30, 30), "each once");
+    assert_eq!(first.sql("SELECT count(DISTINCT node) FROM runs"), ["3"], "all have worked");
+    assert_eq!(first.sql("SELECT count(*) FROM jobs"), ["0"]);
+    assert_eq!(third.state("mark", "Book 0"), "ready", "every machine sees every file");
+    let nodes = second.run(["--json", "nodes"]).code(0).lines();
+    assert_eq!(nodes.len(), 3);
+    assert!(nodes.iter().all(|node| node["slots"] == 2 && node["silent_seconds"].as_u64() < Some(60)), "{nodes:?}");
+    for node in [&first, &second, &third] {
+        node.assert_quiet();
+    }
+}
+
+#[test]
+fn the_bound_over_all_machines_is_exact() {
+    let first = Queue::on(server::shared(), "");
+    first.reconfigure("slots = 2", "slots = 3\nmax_running = 2");
+    let second = Queue::beside(&first);
+    set_seconds(&first, "0.1");
+    for title in 0..16 {
+        first.request("mark", &format!("Book {title}"));
+    }
+    let all_made = || first.published().len() == 16;
+    let mut ticks = Vec::new();
+    eventually("all are made", || {
+        ticks.extend([&first, &second].map(|node| node.spawn(["dispatch", "--wait"])));
+        for tick in ticks.drain(..) {
+            tick.wait().code(0);
+        }
+        all_made().then_some(())
+    });
+    assert_eq!(most_at_once(&first), 2);
+}
+
+/// Kills all of a machine's processes, as a power cut does.
+fn power_off(node: &Queue) {
+    eventually("all of its processes are gone", || {
+        let left = node.processes();
+        for process in &left {
+            process.kill("KILL");
+        }
+        left.is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_lost_machine_loses_its_jobs_when_their_lease_has_ended() {
+    let first = Queue::on(server::shared(), SHORT);
+    let second = Queue::beside(&first);
+    set_seconds(&first, "600");
+    first.request("mark", "A Book");
+    first.run(["dispatch"]).code(0);
+    first.await_state("mark", "A Book", "started");
+    eventually("its exporter runs", || first.scratch("LOG").first().cloned());
+    let begun = now();
+    power_off(&first);
+    set_seconds(&first, "0");
+    second.dispatch().code(0);
+    assert_eq!(second.state("mark", "A Book"), "started", "its lease has not ended");
+    eventually("the other machine has made it", || {
+        second.dispatch().code(0);
+        (second.state("mark", "A Book") == "ready").then_some(())
+    });
+    assert!(begun.elapsed() > Duration::from_secs(5), "the lease was waited for");
+    let outcomes = "SELECT outcome FROM runs ORDER BY finished_at";
+    assert_eq!(second.sql(outcomes), ["interrupted", "ready"], "counted once");
+    // The lost machine comes back and finds nothing to do.
+    first.dispatch().code(0).silent();
+    assert_eq!(first.sql(outcomes), ["interrupted", "ready"]);
+    first.assert_quiet();
+    second.assert_quiet();
+}
+
+#[test]
+fn a_machine_that_was_frozen_beyond_its_lease_publishes_nothing() {
+    let first = Queue::on(server::shared(), SHORT);
+    let second = Queue::beside(&first);
+    set_seconds(&first, "1");
+    first.request("mark", "A Book");
+    first.run(["dispatch"]).code(0);
+    eventually("its exporter runs", || first.scratch("LOG").first().cloned());
+    let frozen = first.workers();
+    for worker in &frozen {
+        worker.kill("STOP");
+    }
+    eventually("the frozen machine's exporter has made its file", || {
+        first.scratch("LOG").iter().any(|line| line.starts_with("end")).then_some(())
+    });
+    eventually("the other machine has made it", || {
+        second.dispatch().code(0);
+        (second.state("mark", "A Book") == "ready").then_some(())
+    });
+    let published = || first.published().iter().map(|file| fs::metadata(file).unwrap().ino()).collect::<Vec<_>>();
+    let before = published();
+    for worker in &frozen {
+        worker.kill("CONT");
+    }
+    eventually("the worker has ended", || first.workers().is_empty().then_some(()));
+    assert_eq!(published(), before, "what it made is not published");
+    assert_eq!(first.sql("SELECT outcome FROM runs ORDER BY finished_at"), ["interrupted", "ready"]);
+    first.dispatch().code(0);
+    first.assert_quiet();
+}
+
+#[test]
+fn an_exporter_is_ended_before_its_lease_when_the_database_is_away() {
+    let server = Server::own(&[]);
+    let queue = Queue::on(server, SHORT);
+    set_seconds(&queue, "600");
+    queue.request("slow", "A Book");
+    queue.run(["dispatch"]).code(0);
+    eventually("its exporter runs", || (!queue.scratch("PIDS").is_empty()).then_some(()));
+    server.down();
+    let begun = now();
+    eventually("the exporter was ended", || queue.exporters().is_empty().then_some(()));
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(10), "others may begin after ten seconds, it ended after {took:?}");
+    server.up();
+    set_seconds(&queue, "0");
+    eventually("it is made when the database is back", || {
+        queue.dispatch();
+        (queue.state("slow", "A Book") == "ready").then_some(())
+    });
+}
+
+#[test]
+fn a_server_that_restarts_during_an_export_disturbs_nothing() {
+    let server = Server::own(&[]);
+    let queue = Queue::on(server, "");
+    set_seconds(&queue, "3");
+    queue.request("mark", "A Book");
+    let tick = queue.spawn(["dispatch", "--wait"]);
+    eventually("its exporter runs", || queue.scratch("LOG").first().cloned());
+    server.down();
+    server.up();
+    // A tick of the same machine sees that its worker lives.
+    queue.run(["dispatch"]).code(0);
+    tick.wait().code(0);
+    assert_eq!(queue.state("mark", "A Book"), "ready");
+    assert_eq!(most_at_once(&queue), 1);
+    assert_eq!(queue.scratch("STARTS").len(), 1);
+}
+
+#[test]
+fn every_session_may_be_killed_and_none_is_idle_in_a_transaction() {
+    let server = Server::own(&["-c", "idle_in_transaction_session_timeout=2s"]);
+    let queue = Queue::on(server, "");
+    set_seconds(&queue, "3");
+    queue.request("mark", "A Book");
+    let mut tick = queue.spawn(["dispatch", "--wait"]);
+    eventually("its exporter runs", || queue.scratch("LOG").first().cloned());
+    let others = "FROM pg_stat_activity WHERE application_name = 'export-queue'";
+    let mut killed = 0;
+    eventually("its exporter has ended", || {
+        let open = queue
+            .sql(&format!("SELECT query {others} AND state LIKE 'idle in%' AND state_change < now() - interval '1s'"));
+        assert!(open.is_empty(), "a transaction is open while an exporter runs: {open:?}");
+        killed += queue.sql(&format!("SELECT pg_terminate_backend(pid) {others}")).len();
+        (queue.scratch("LOG").len() == 2).then_some(())
+    });
+    eventually("it is ready, if not by this tick then by another", || {
+        if tick.is_over() {
+            tick = queue.spawn(["dispatch", "--wait"]);
+        }
+        (queue.state("mark", "A Book") == "ready").then_some(())
+    });
+    assert!(killed > 0, "nothing was killed");
+    assert_eq!(queue.scratch("STARTS").len(), 1);
+}
+
+#[test]
+fn clocks_that_are_hours_apart_change_nothing() {
+    let mut first = Queue::on(server::shared(), SHORT);
+    let mut second = Queue::beside(&first);
+    first.set("EXPORT_QUEUE_TEST_CLOCK", "-3600");
+    second.set("EXPORT_QUEUE_TEST_CLOCK", "3600");
+    set_seconds(&first, "12");
+    first.request("mark", "A Book");
+    let tick = first.spawn(["dispatch", "--wait"]);
+    eventually("its exporter runs", || first.scratch("LOG").first().cloned());
+    // The lease is renewed by the database's clock: the machine of the future takes nothing over.
+    let begun = now();
+    while begun.elapsed() < Duration::from_secs(11) {
+        second.dispatch().code(0);
+        assert_eq!(second.state("mark", "A Book"), "started");
+    }
+    tick.wait().code(0);
+    for node in [&first, &second] {
+        let ready = node.status("mark", "A Book");
+        assert_eq!(ready["state"], "ready");
+        let published = text(&ready["published_at"]).parse::<chrono::DateTime<chrono::Utc>>().expect("a time");
+        #[expect(clippy::disallowed_methods, reason = "the clock of the database is that of this machine")]
+        let off = (chrono::Utc::now() - published).num_seconds().abs();
+        assert!(off < 60, "published {off} s from now");
+    }
+    assert_eq!(first.scratch("STARTS").len(), 1);
+}
+
+#[test]
+fn a_primary_that_may_only_be_read_means_later() {
+    let server = Server::own(&[]);
+    let queue = Queue::on(server, "");
+    queue.request("ok", "Ready");
+    queue.dispatch().code(0);
+    queue.request("ok", "Waiting");
+    server.sql("postgres", "ALTER SYSTEM SET default_transaction_read_only = on");
+    server.sql("postgres", "SELECT pg_reload_conf()");
+    let said = eventually("it may only be read", || {
+        Some(queue.run(["request", "--format", "ok", "Other"])).filter(|said| said.code == 75)
+    });
+    assert!(said.err.contains("may only be read"), "{}", said.err);
+    assert_eq!((queue.state("ok", "Ready"), queue.state("ok", "Waiting")), ("ready".into(), "queued".into()));
+    server.sql("postgres", "ALTER SYSTEM RESET default_transaction_read_only");
+    server.sql("postgres", "SELECT pg_reload_conf()");
+    eventually("it goes on", || {
+        queue.dispatch();
+        (queue.state("ok", "Waiting") == "ready").then_some(())
+    });
+}
+
+#[test]
+fn ten_thousand_lost_jobs_are_all_found_and_counted_once() {
+    let queue = Queue::on(server::shared(), "");
+    queue.run(["init"]).code(0);
+    queue.run(["pause"]).code(0);
+    queue.sql(
+        "INSERT INTO jobs (title, lang, font, format, options, filename, queue, priority, rank, state, submitted_at, token, \
+         last_run, node, slot, worker, lease_until, started_at, deadline_at, attempts) \
+         SELECT 'Book ' || n, 'en', 'default', 'ok', '{}', 'book-' || n || '.txt', 'default', 10, n, 1, 1, \
+         lpad(to_hex(n), 20, '0'), lpad(to_hex(n), 20, '0'), 'gone', 'default.0', '7.8', 1, 1, 2, 1 \
+         FROM generate_series(1, 10000) AS n",
+    );
+    let mut ticks = 0;
+    eventually("all are taken over", || {
+        queue.run(["dispatch"]).code(0);
+        ticks += 1;
+        (queue.sql("SELECT count(*) FROM jobs WHERE state = 1") == ["0"]).then_some(())
+    });
+    assert_eq!(queue.sql("SELECT state, interruptions, count(*) FROM jobs GROUP BY 1, 2"), ["0|1|10000"]);
+    assert_eq!(queue.sql("SELECT outcome, count(*) FROM runs GROUP BY 1"), ["interrupted|10000"]);
+    println!("10,000 lost jobs in {ticks} ticks");
+}
