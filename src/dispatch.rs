@@ -88,6 +88,7 @@ pub fn dispatch(home: &mut Home, orders: Orders, tell: &mut dyn FnMut(&str)) -> 
         process::become_subreaper()?;
     }
     let until = orders.for_time.map(|time| clock::monotonic() + time);
+    home.listen(until.is_some())?;
     let mut dispatcher = Dispatcher::new(home, &mut *store);
     dispatcher.whole_tick()?;
     dispatcher.tell(tell)?;

@@ -287,3 +287,69 @@ fn ten_thousand_lost_jobs_are_all_found_and_counted_once() {
     assert_eq!(queue.sql("SELECT outcome, count(*) FROM runs GROUP BY 1"), ["interrupted|10000"]);
     println!("10,000 lost jobs in {ticks} ticks");
 }
+
+#[test]
+fn a_pooler_in_transaction_mode_may_stand_between() {
+    let server = Server::own(&[]);
+    let pooler = server.pooler();
+    let queue = Queue::on(server, "");
+    let direct = format!("?host={}", server.dir().display());
+    queue.reconfigure(&direct, &format!("?host={}&port=6432", pooler.dir().display()));
+    let second = Queue::beside(&queue);
+    // Ten first starts at once, and one of them is killed in the middle.
+    let mut starts: Vec<_> =
+        (0..10).map(|n| [&queue, &second][n % 2].spawn(["request", "--format", "ok", &format!("First {n}")])).collect();
+    starts.remove(4).signal("KILL");
+    for start in starts {
+        start.wait().code(3);
+    }
+    std::thread::scope(|scope| {
+        for n in 0..10 {
+            let node = [&queue, &second][n % 2];
+            scope.spawn(move || {
+                for round in 0..5 {
+                    let title = format!("Book {}", (n * 3 + round) % 20);
+                    let asked = node.run(["--exit-zero", "request", "--format", "ok", &title]);
+                    assert_eq!(asked.code, 0, "{asked:?}");
+                    node.run(["--exit-zero", "status", "--format", "ok", &title]).code(0);
+                    if n < 2 {
+                        node.run(["dispatch"]).code(0);
+                    }
+                }
+            });
+        }
+    });
+    eventually("all are made", || {
+        queue.dispatch().code(0);
+        (queue.sql("SELECT count(*) FROM jobs") == ["0"]).then_some(())
+    });
+    let starts = queue.scratch("STARTS");
+    assert_eq!(starts.len(), starts.iter().collect::<BTreeSet<_>>().len(), "each was made once");
+    assert!(starts.len() >= 29);
+}
+
+#[test]
+fn a_request_on_one_machine_starts_at_once_on_another() {
+    let first = Queue::on(server::shared(), "");
+    let second = Queue::beside(&first);
+    first.run(["dispatch"]).code(0);
+    let dispatcher = first.spawn(["dispatch", "--for", "60s"]);
+    eventually("it listens", || (first.sql(LISTENS) == ["1"]).then_some(()));
+    let mut took = Vec::new();
+    for n in 0..9 {
+        let title = format!("Book {n}");
+        let begun = now();
+        second.request("ok", &title);
+        eventually("it has started", || first.scratch("STARTS").contains(&title).then_some(()));
+        took.push(begun.elapsed());
+    }
+    took.sort();
+    println!("from request to exporter on another machine: {took:?}");
+    // By looking each second the median would be half a second and more.
+    assert!(took[4] < Duration::from_millis(450), "{took:?}");
+    drop(dispatcher);
+}
+
+/// How many sessions of this database listen.
+const LISTENS: &str = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%LISTEN%' AND datname = current_database() \
+                       AND pid <> pg_backend_pid()";

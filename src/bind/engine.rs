@@ -1,6 +1,9 @@
 //! Which engine keeps the queue, and the clock that its machines share.
 
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Result;
 
@@ -64,6 +67,24 @@ impl Home {
         Ok(Box::new(Sqlite::open(&path, new_id)?))
     }
 
+    /// Pokes this machine's dispatcher for each job that is asked for on another, if `goes_on`: there is one that waits.
+    ///
+    /// # Errors
+    /// No thread is to be had.
+    pub fn listen(&self, goes_on: bool) -> Result<()> {
+        let Some(url) = self.config.database.as_deref().filter(|_| goes_on) else {
+            return Ok(());
+        };
+        let poke = self.layout.poke();
+        let wake = move || {
+            let poked = OpenOptions::new().write(true).open(&poke).and_then(|mut file| file.write_all(b"."));
+            if let Err(error) = poked {
+                tracing::debug!("cannot poke {}: {error}", poke.display());
+            }
+        };
+        shared::listen(url, Arc::new(wake))
+    }
+
     /// Goes by the clock of the database from now on, and notes for front ends how far this machine's is off.
     ///
     /// # Errors
@@ -101,6 +122,8 @@ fn noted_offset(note: &Path) -> Option<i64> {
 mod shared {
     //! PostgreSQL.
 
+    use std::sync::Arc;
+
     use anyhow::Result;
 
     use crate::store::postgres::Postgres;
@@ -108,6 +131,10 @@ mod shared {
 
     pub(super) fn name(url: &str) -> String {
         Postgres::name(url).unwrap_or_else(|_| "PostgreSQL".to_owned())
+    }
+
+    pub(super) fn listen(url: &str, wake: Arc<dyn Fn() + Send + Sync>) -> Result<()> {
+        Postgres::listen(url, wake)
     }
 
     pub(super) fn open(url: &str, patience: Patience) -> Result<Box<dyn Store>> {
@@ -123,6 +150,8 @@ mod shared {
 mod shared {
     //! A program without PostgreSQL says how to get it.
 
+    use std::sync::Arc;
+
     use anyhow::Result;
 
     use crate::exit::Refusal;
@@ -130,6 +159,10 @@ mod shared {
 
     pub(super) fn name(_url: &str) -> String {
         "PostgreSQL".to_owned()
+    }
+
+    pub(super) fn listen(_url: &str, _wake: Arc<dyn Fn() + Send + Sync>) -> Result<()> {
+        Ok(())
     }
 
     pub(super) fn open(_url: &str, _patience: Patience) -> Result<Box<dyn Store>> {

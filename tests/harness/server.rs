@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -89,6 +89,11 @@ impl Server {
         }
     }
 
+    /// Where its socket is.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// The pid of its first process.
     pub(crate) fn pid(&self) -> i32 {
         let text = fs::read_to_string(self.dir.join("data/postmaster.pid")).expect("a running server");
@@ -122,14 +127,60 @@ impl Server {
 
     /// A program of the server, run as the user whom it runs as.
     pub(crate) fn program(&self, name: &str) -> Command {
-        let path = self.bin.join(name);
-        if other_user().is_none() {
-            return Command::new(path);
-        }
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid", "postgres", "--regid", "postgres", "--init-groups"]).arg(path).current_dir("/");
-        command
+        as_server(&self.bin.join(name))
     }
+}
+
+/// PgBouncer in transaction mode with two sessions, on a socket of its own; it ends as the server does.
+pub(crate) struct Pooler {
+    dir: PathBuf,
+    _keeper: Child,
+}
+
+impl Server {
+    /// Starts a pooler before this server.
+    pub(crate) fn pooler(&self) -> Pooler {
+        let dir = tempfile::Builder::new().prefix("pgb").tempdir_in("/tmp").expect("a directory").keep();
+        let settings = format!(
+            "[databases]\n* = host={}\n[pgbouncer]\nlisten_addr =\nunix_socket_dir = {}\nlisten_port = 6432\n\
+             auth_type = trust\nauth_file = {}\npool_mode = transaction\ndefault_pool_size = 2\n",
+            self.dir.display(),
+            dir.display(),
+            dir.join("users").display()
+        );
+        fs::write(dir.join("users"), "\"queue\" \"\"\n").expect("a file");
+        fs::write(dir.join("settings"), settings).expect("a file");
+        fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).expect("a mode");
+        if let Some((uid, gid)) = other_user() {
+            chown(&dir, Some(uid), Some(gid)).expect("an owner");
+        }
+        let bouncer = which::which_in("pgbouncer", Some("/usr/sbin:/usr/bin"), "/");
+        let bouncer = bouncer.expect("PgBouncer is not installed: run `examples/install-converters pgbouncer`");
+        let command = as_server(&bouncer);
+        let mut keeper = Command::new("sh");
+        keeper.args(["-c", KEEPER, "keeper"]).arg(command.get_program()).args(command.get_args());
+        keeper.arg("-q").arg(dir.join("settings")).env("DIR", &dir).current_dir("/").stdin(Stdio::piped());
+        let keeper = keeper.spawn().expect("the pooler can be started");
+        eventually("the pooler listens", || dir.join(".s.PGSQL.6432").exists().then_some(()));
+        Pooler { dir, _keeper: keeper }
+    }
+}
+
+impl Pooler {
+    /// Where its socket is.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+/// A program, run as the user whom the server runs as.
+fn as_server(path: &Path) -> Command {
+    if other_user().is_none() {
+        return Command::new(path);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "postgres", "--regid", "postgres", "--init-groups"]).arg(path).current_dir("/");
+    command
 }
 
 /// A server that all tests of this process share, each in a database of its own.

@@ -14,6 +14,7 @@ macro_rules! sql {
 }
 
 mod link;
+mod listen;
 mod params;
 mod place;
 mod request;
@@ -23,6 +24,7 @@ mod tls;
 mod trouble;
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -99,6 +101,14 @@ impl Postgres {
     /// It is not to be understood (78).
     pub fn name(url: &str) -> Result<String> {
         Ok(Place::of(url)?.shown)
+    }
+
+    /// Calls `wake` for each job that is asked for from now on; where a pooler stands between, perhaps not.
+    ///
+    /// # Errors
+    /// The URL is not to be understood (78), or no thread is to be had.
+    pub fn listen(url: &str, wake: Arc<dyn Fn() + Send + Sync>) -> Result<()> {
+        listen::listen(Place::of(url)?, wake)
     }
 
     /// Which schema the database holds; `None` where it holds no queue.
