@@ -36,6 +36,8 @@ mod observe;
 mod offenders;
 mod people;
 #[cfg(feature = "postgres")]
+mod plans;
+#[cfg(feature = "postgres")]
 mod postgres;
 mod rooms;
 mod steering;

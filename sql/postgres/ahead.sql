@@ -2,4 +2,5 @@
 SELECT count(*) AS counted
 FROM (SELECT 1 FROM jobs
       WHERE state = 0 AND queue = :queue AND (rank, id) < (:rank, :id)
+      ORDER BY rank, id
       LIMIT 1000) AS before

@@ -1,7 +1,8 @@
 -- Claims the due job with the lowest rank among the formats that can be made here, for the worker that will do it. The heads
 -- of each format are one look into jobs_due, so the cost does not grow with the depth of the queue; a head that another
 -- claim holds is stepped over, and where sixteen are held at once there is nothing for now. A derived job is not due while a
--- row of its base is live, and nothing while the queue is paused. A run begins after the refresh that it serves. The lease
+-- row of its base is live (looked up row by row: the planner would hash all live rows for an EXISTS), and nothing while the
+-- queue is paused. A run begins after the refresh that it serves. The lease
 -- is by the database's clock. :queue, :formats and :timeouts (milliseconds, in the same order), :token, :node, :slot,
 -- :worker, :now, :lease (milliseconds)
 WITH candidates AS (
@@ -15,7 +16,7 @@ WITH candidates AS (
           AND jobs.queue = :queue
           AND jobs.format = wanted.format
           AND (jobs.base_filename IS NULL
-               OR NOT EXISTS (SELECT 1 FROM jobs AS base WHERE base.filename = jobs.base_filename AND base.state IN (0, 1)))
+               OR NOT coalesce((SELECT base.state < 2 FROM jobs AS base WHERE base.filename = jobs.base_filename), false))
         ORDER BY jobs.rank, jobs.id
         LIMIT 16) AS due
     WHERE NOT EXISTS (SELECT 1 FROM queues WHERE name = :queue AND paused_at IS NOT NULL)

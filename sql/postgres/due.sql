@@ -13,7 +13,7 @@ FROM (
           AND due.queue = :queue
           AND due.format = wanted.format
           AND (due.base_filename IS NULL
-               OR NOT EXISTS (SELECT 1 FROM jobs AS base WHERE base.filename = due.base_filename AND base.state IN (0, 1)))
+               OR NOT coalesce((SELECT base.state < 2 FROM jobs AS base WHERE base.filename = due.base_filename), false))
         ORDER BY due.rank, due.id
         LIMIT :limit) AS heads
     WHERE NOT EXISTS (SELECT 1 FROM queues WHERE name = :queue AND paused_at IS NOT NULL)
@@ -27,6 +27,6 @@ FROM (
       AND format = ANY (:formats)
       AND NOT EXISTS (SELECT 1 FROM queues WHERE name = :queue AND paused_at IS NOT NULL)
       AND (base_filename IS NULL
-           OR NOT EXISTS (SELECT 1 FROM jobs AS base WHERE base.filename = later.base_filename AND base.state IN (0, 1)))
+           OR NOT coalesce((SELECT base.state < 2 FROM jobs AS base WHERE base.filename = later.base_filename), false))
     LIMIT :limit
 ) AS claimable

@@ -12,7 +12,10 @@ use super::rows::{sure_int, sure_text};
 use crate::exit::Refusal;
 
 /// Each migration, and the oldest schema whose program may still write after it.
-const MIGRATIONS: &[(&str, u32)] = &[(include_str!("../../../sql/postgres/migrations/0001_first.sql"), 1)];
+const MIGRATIONS: &[(&str, u32)] = &[
+    (include_str!("../../../sql/postgres/migrations/0001_first.sql"), 1),
+    (include_str!("../../../sql/postgres/migrations/0002_published.sql"), 1),
+];
 
 /// The schema that this program writes.
 pub const NEWEST: u32 = MIGRATIONS.len() as u32;
