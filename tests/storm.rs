@@ -129,8 +129,8 @@ fn whole(title: &str) -> String {
 
 const SCRIPT: &str = r#"#!/bin/bash
 kind=$1 output=$2 title=$3
-half() { printf '%%PDF-1.4\nxref\n%s\n%10000s' "$title" '' >"$output"; }
-rest() { printf '%10000s\nstartxref\n9\n%%%%EOF\n' '' >>"$output"; }
+half() { printf '%%PDF-1.4\nxref\n%s\n%10000s' "$title" '' >"$output" || exit 1; }
+rest() { printf '%10000s\nstartxref\n9\n%%%%EOF\n' '' >>"$output" || exit 1; }
 nap() { sleep 0.$((RANDOM % 4))$((RANDOM % 10)); }
 half
 "#;
