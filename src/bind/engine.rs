@@ -161,8 +161,8 @@ mod shared {
         "PostgreSQL".to_owned()
     }
 
-    pub(super) fn listen(_url: &str, _wake: Arc<dyn Fn() + Send + Sync>) -> Result<()> {
-        Ok(())
+    pub(super) fn listen(url: &str, _wake: Arc<dyn Fn() + Send + Sync>) -> Result<()> {
+        open(url, Patience::OWNER).map(drop)
     }
 
     pub(super) fn open(_url: &str, _patience: Patience) -> Result<Box<dyn Store>> {
