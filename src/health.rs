@@ -24,6 +24,12 @@ const MIN_RUNS: u64 = 10;
 /// After how long without a walk through the cache, which is due each hour, something keeps it from being done.
 const OVERDUE: Duration = Duration::from_secs(2 * 3600);
 
+/// After how long something that could not be told is worth a look.
+const UNTOLD: chrono::Duration = chrono::Duration::hours(1);
+
+/// How long what was given up is named, counted like the day over which it was tried.
+const GIVEN_UP: chrono::Duration = chrono::Duration::days(2);
+
 /// Something to look at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
@@ -74,6 +80,7 @@ pub fn findings(home: &Home) -> Result<Vec<Finding>> {
     }
     queues(home, &*store, now, &mut find)?;
     find_failures(&*store, now, &mut find)?;
+    find_untold(&*store, now, &mut find)?;
     Ok(found)
 }
 
@@ -132,6 +139,27 @@ fn find_failures(store: &dyn Store, now: DateTime<Utc>, find: &mut dyn FnMut(&'s
             "failures",
             format!("{failures} of {} exports failed within an hour, most of them {most}", failures + ready),
         );
+    }
+    Ok(())
+}
+
+/// Listeners that could not be told for long, or not at all.
+fn find_untold(store: &dyn Store, now: DateTime<Utc>, find: &mut dyn FnMut(&'static str, String)) -> Result<()> {
+    let mut untold = BTreeMap::<String, (u64, u64)>::new();
+    for delivery in store.deliveries()? {
+        let age = now - delivery.since;
+        let is_given_up = delivery.due_at.is_none();
+        if is_given_up && age < GIVEN_UP {
+            untold.entry(delivery.listener).or_default().0 += 1;
+        } else if !is_given_up && age > UNTOLD {
+            untold.entry(delivery.listener).or_default().1 += 1;
+        }
+    }
+    for (listener, (given_up, late)) in untold {
+        let late = (late > 0).then(|| format!("{late} late by more than an hour"));
+        let given_up = (given_up > 0).then(|| format!("{given_up} given up"));
+        let counts: Vec<_> = late.into_iter().chain(given_up).collect();
+        find("deliveries", format!("of what {listener} is to be told: {}", counts.join(", ")));
     }
     Ok(())
 }

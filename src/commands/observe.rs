@@ -13,6 +13,7 @@ use super::{Start, operate};
 use crate::bind::Home;
 use crate::clock;
 use crate::exit::Exit;
+use crate::exporter::plain;
 use crate::health;
 use crate::job::State;
 use crate::metrics;
@@ -51,7 +52,7 @@ pub(super) fn health(start: &Start) -> Result<Exit> {
         if start.global.json {
             serde_json::json!({"schema": 1, "about": finding.about, "message": finding.message}).to_string()
         } else {
-            format!("{}: {}", finding.about, finding.message)
+            format!("{}: {}", finding.about, plain(&finding.message))
         }
     }))?;
     Ok(if findings.is_empty() { Exit::Done } else { Exit::Unexpected })
