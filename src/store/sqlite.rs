@@ -635,3 +635,21 @@ impl Store for Sqlite {
         self.read(|conn| texts(conn, sql!("tokens"), &[]))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::StatementStatus;
+
+    use super::*;
+
+    #[test]
+    fn a_statement_with_a_limit_is_compiled_once() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let store = Sqlite::open(file.path(), "the id").expect("a queue");
+        let mut statement = store.conn.prepare(sql!("recent_durations")).expect("a statement");
+        for limit in 1..4 {
+            statement.exists(named_params! {":format": "epub", ":limit": limit}).expect("a look");
+        }
+        assert_eq!(statement.get_status(StatementStatus::RePrepare), 0);
+    }
+}
