@@ -9,6 +9,7 @@ use chrono::{DateTime, Utc};
 
 use crate::bind::Home;
 use crate::cache::{Facts, is_token};
+use crate::clock;
 use crate::config::TtlFrom;
 use crate::fault;
 use crate::retention::{Action, Stored, Wish};
@@ -72,12 +73,12 @@ pub fn walk(home: &Home, store: &mut dyn Store, wish: Wish, dry_run: bool, now: 
             continue;
         }
         batch.push((file, action));
-        if batch.len() >= BATCH && !take(home, store, &mut batch, &mut report, now)? {
+        if batch.len() >= BATCH && !take(home, store, &mut batch, &mut report)? {
             break;
         }
     }
     if !report.left_over {
-        take(home, store, &mut batch, &mut report, now)?;
+        take(home, store, &mut batch, &mut report)?;
     }
     report.trouble.extend(walk_trouble);
     let room = make_room(home, store, dry_run, now)?;
@@ -116,7 +117,7 @@ fn make_room(home: &Home, store: &mut dyn Store, dry_run: bool, now: DateTime<Ut
             count(&mut report, file, *action);
         }
     } else {
-        take_all(home, store, &mut plan, &mut report, now)?;
+        take_all(home, store, &mut plan, &mut report)?;
     }
     report.trouble.extend(trouble);
     Ok(report)
@@ -126,9 +127,9 @@ fn make_room(home: &Home, store: &mut dyn Store, dry_run: bool, now: DateTime<Ut
 ///
 /// # Errors
 /// The database cannot be used, or the file resists.
-pub fn age(home: &Home, store: &mut dyn Store, file: Facts, now: DateTime<Utc>) -> Result<bool> {
+pub fn age(home: &Home, store: &mut dyn Store, file: Facts) -> Result<bool> {
     let mut report = Report::default();
-    let is_done = take(home, store, &mut vec![(file, Action::Age)], &mut report, now)?;
+    let is_done = take(home, store, &mut vec![(file, Action::Age)], &mut report)?;
     report.trouble.pop().map_or(Ok(is_done), |trouble| Err(anyhow!(trouble)))
 }
 
@@ -202,20 +203,14 @@ fn take_page(
         }
     }
     store.swept(&gone)?;
-    Ok(take_all(home, store, &mut due, report, now)?.then_some(spared))
+    Ok(take_all(home, store, &mut due, report)?.then_some(spared))
 }
 
 /// Carries out a plan in batches; false when the lock was not to be had.
-fn take_all(
-    home: &Home,
-    store: &mut dyn Store,
-    plan: &mut Vec<(Facts, Action)>,
-    report: &mut Report,
-    now: DateTime<Utc>,
-) -> Result<bool> {
+fn take_all(home: &Home, store: &mut dyn Store, plan: &mut Vec<(Facts, Action)>, report: &mut Report) -> Result<bool> {
     while !plan.is_empty() {
         let rest = plan.split_off(plan.len().min(BATCH));
-        if !take(home, store, plan, report, now)? {
+        if !take(home, store, plan, report)? {
             return Ok(false);
         }
         *plan = rest;
@@ -235,13 +230,7 @@ fn count(report: &mut Report, file: &Facts, action: Action) {
 }
 
 /// Carries out one batch under the lock; false when the lock was not to be had.
-fn take(
-    home: &Home,
-    store: &mut dyn Store,
-    batch: &mut Vec<(Facts, Action)>,
-    report: &mut Report,
-    now: DateTime<Utc>,
-) -> Result<bool> {
+fn take(home: &Home, store: &mut dyn Store, batch: &mut Vec<(Facts, Action)>, report: &mut Report) -> Result<bool> {
     if batch.is_empty() {
         return Ok(true);
     }
@@ -253,6 +242,8 @@ fn take(
     let mut deleted = Vec::new();
     let mut aged = BTreeMap::new();
     for (file, action) in batch.drain(..) {
+        // Not when this was planned: the path may have been handed out until now, and the grace begins with that.
+        let now = clock::now();
         match home.cache.apply(&lock, &file, action, now) {
             Ok(true) => {
                 count(report, &file, action);

@@ -325,6 +325,30 @@ fn a_sweep_of_all_breaks_no_promise_but_by_force() {
     queue.assert_quiet();
 }
 
+#[test]
+fn a_promise_made_while_a_sweep_waits_is_kept_for_the_whole_grace() {
+    let mut queue = Queue::new();
+    let (max_age, grace) = (10 * MINUTE, Duration::from_secs(2));
+    queue.reconfigure("dir = \"cache\"", "dir = \"cache\"\nserve_grace = \"2s\"");
+    let file = publish(&queue, "A");
+    let hits = queue.path("HITS");
+    queue.set("EXPORT_QUEUE_FAULT_HITS", hits.to_str().expect("a path"));
+    queue.set("EXPORT_QUEUE_FAULT", "sweep.before_lock=delay:5000");
+    let sweeping = queue.spawn(["--quiet", "sweep", "--all"]);
+    queue.set("EXPORT_QUEUE_FAULT", "");
+    eventually("the sweep has made its plan", || hits.exists().then_some(()));
+    let promised = since_epoch();
+    assert_eq!(queue.state("ok", "A"), "ready");
+    queue.await_state("ok", "A", "absent");
+    let date = fs::metadata(&file).expect("it is promised").modified().expect("a date");
+    let date = date.duration_since(std::time::UNIX_EPOCH).expect("a date after 1970");
+    let (goes, until) = (date + max_age, promised + grace);
+    assert!(goes >= until, "it goes {:?} early", until.saturating_sub(goes));
+    sweeping.wait().code(0);
+    assert!(!file.exists());
+    queue.assert_quiet();
+}
+
 // CASES 66
 #[test]
 fn a_sweep_follows_no_link_and_takes_only_what_is_ours() {

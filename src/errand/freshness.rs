@@ -41,7 +41,7 @@ impl Errands<'_> {
         match self.ask(&run)? {
             Called::Well(said) if said.is_some() && said != run.fingerprint => {
                 if let Some(file) = self.ready_file(&run)? {
-                    sweep::age(self.home, self.store, file, clock::now())?;
+                    sweep::age(self.home, self.store, file)?;
                 }
             }
             Called::Well(_) => {}
