@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::converters::need;
-use crate::harness::{PROGRAM, Queue, eventually, make_executable, now};
+use crate::harness::{PROGRAM, Queue, eventually, make_executable, now, since_epoch};
 
 /// What is shipped.
 const SHIPPED: &str = include_str!("../crontab.example");
@@ -310,5 +310,56 @@ fn the_shipped_table_works_over_two_real_minutes_and_exporters_outlive_their_tic
     cron.queue.await_state("ok", "after", "ready");
     within(minute, "the long one", || (cron.queue.state("slow", "long") == "ready").then_some(()));
     assert_eq!(cron.queue.scratch("STARTS").len(), 4, "{:?}", cron.queue.scratch("STARTS"));
+    cron.close();
+}
+
+/// The longest time from the call of `request` to the first line of the exporter for 95 of a hundred, in seconds: cron's
+/// minute, and one for the tick and what waits before.
+const P95: f64 = 61.0;
+
+/// An exporter that notes when it began, in seconds, before it does anything else.
+const STAMP: &str = "#!/bin/bash\necho \"$EPOCHREALTIME $2\" >>\"$3\"; echo x >\"$1\"\n";
+
+#[test]
+#[ignore = "takes three minutes: tests/run --long"]
+fn a_hundred_requests_under_a_plain_tick_start_within_a_minute() {
+    let mut cron = Cron::new("");
+    let place = |name: &str| cron.queue.path(name).display().to_string();
+    fs::write(place("stamp"), STAMP).expect("a script");
+    make_executable(&cron.queue.path("stamp"));
+    let config = fs::read_to_string(place("config.toml")).expect("the configuration");
+    let (stamp, began) = (place("stamp"), place("state/BEGAN"));
+    let config = format!(
+        "{config}[format.stamp]\nextension = \"txt\"\ncommand = [\"{stamp}\", \"{{output}}\", \"{{title}}\", \"{began}\"]\n"
+    );
+    fs::write(place("etc/export-queue/config.toml"), &config).expect("the configuration");
+    cron.queue.configure(&config);
+    cron.table_of("www-data", OWNER, &SHIPPED.replace(" dispatch --for 60s", " dispatch"));
+    cron.start(Clock::Real);
+    within(Duration::from_secs(65), "the first tick", || cron.last_tick());
+    let asked: Vec<f64> = (0..100)
+        .map(|number| {
+            let asked = since_epoch().as_secs_f64();
+            cron.queue.request("stamp", &number.to_string());
+            // Two minutes for all of them: every second of cron's minute is met.
+            std::thread::sleep(Duration::from_millis(1200));
+            asked
+        })
+        .collect();
+    let began = within(Duration::from_secs(90), "the last one starts", || {
+        let lines = cron.queue.scratch("state/BEGAN");
+        (lines.len() == asked.len()).then_some(lines)
+    });
+    let mut waits: Vec<f64> = began
+        .iter()
+        .map(|line| {
+            let (began, number) = line.split_once(' ').expect("a time and a title");
+            began.parse::<f64>().expect("seconds") - asked[number.parse::<usize>().expect("a number")]
+        })
+        .collect();
+    waits.sort_by(f64::total_cmp);
+    let [p50, p95, slowest] = [49, 94, 99].map(|at| waits[at]);
+    println!("100 requests under a plain tick each minute: p50 {p50:.1} s, p95 {p95:.1} s, slowest {slowest:.1} s");
+    assert!(p95 <= P95, "{p95} s");
     cron.close();
 }
