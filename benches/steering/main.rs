@@ -8,6 +8,7 @@
 mod harness;
 
 mod backlog;
+mod batch;
 mod day;
 mod eta;
 mod idle;
@@ -20,6 +21,7 @@ const PARTS: &[(&str, fn())] = &[
     ("latency", latency::measure),
     ("idle", idle::measure),
     ("backlog", backlog::measure),
+    ("batch", batch::measure),
     ("eta", eta::measure),
 ];
 
@@ -40,10 +42,15 @@ fn main() {
 
 /// Asks for so many titles at once; `more` are further fields of each line.
 fn request_all(queue: &harness::Queue, count: usize, more: &str) {
+    write_lines(queue, count, more);
+    queue.run(["request", "--batch", queue.path("lines").to_str().expect("a path")]).code(0);
+}
+
+/// Writes the lines of a batch to the file `lines`.
+fn write_lines(queue: &harness::Queue, count: usize, more: &str) {
     let line = |n| format!("{{\"title\":\"Book {n}\"{more}}}");
     let lines: Vec<String> = (0..count).map(line).collect();
     std::fs::write(queue.path("lines"), lines.join("\n")).expect("a file");
-    queue.run(["request", "--batch", queue.path("lines").to_str().expect("a path")]).code(0);
 }
 
 /// The value below which so many hundredths of the sorted values lie.
