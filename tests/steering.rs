@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Queue, Said, call, make_executable, now, text};
+use crate::harness::{Queue, Said, call, eventually, make_executable, now, text};
 
 /// Nothing starts by itself: there is no slot. Beside `default` there is `express`.
 fn still_queue(more: &str) -> Queue {
@@ -393,6 +393,26 @@ fn an_outage_over_two_hundred_titles_neither_floods_nor_starves() {
     tries.dedup();
     assert_eq!((tries.len(), queue.published().len()), (201, 201));
     assert_eq!(queue.sql("SELECT count(*) FROM jobs"), ["0"]);
+    queue.assert_quiet();
+}
+
+#[test]
+fn what_took_too_long_is_tried_again_only_where_that_is_asked_for() {
+    let format = |name: &str, more: &str| {
+        format!(
+            "[format.{name}]\nextension = \"txt\"\ncommand = [\"sh\", \"-c\", \"sleep 600\", \"{{output}}\"]\ntimeout = \"500ms\"\n\
+             backoff = [\"10ms\", \"10ms\"]\n{more}"
+        )
+    };
+    let queue = Queue::with(&(format("once", "") + &format("thrice", "retry_timeouts = true\n")));
+    for (name, attempts) in [("once", 1), ("thrice", 3)] {
+        queue.request(name, "A");
+        let status = eventually("it has failed", || {
+            queue.dispatch().code(0).silent();
+            Some(queue.status(name, "A")).filter(|status| status["state"] == "failed_timeout")
+        });
+        assert_eq!((&status["reason"], &status["attempts"]), (&json!("timed_out"), &json!(attempts)), "{name}");
+    }
     queue.assert_quiet();
 }
 
