@@ -472,12 +472,13 @@ mod tests {
         let mut up = [0; 3];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut up).unwrap();
         let pid = child.id().cast_signed();
-        let by_scan = closure(&all(), HashSet::from([pid]));
-        let by_list = descendants(pid);
+        let identities = |found: Vec<Stat>| found.into_iter().map(|process| process.identity).collect::<Vec<_>>();
+        let by_scan = identities(closure(&all(), HashSet::from([pid])));
+        let by_list = identities(descendants(pid));
         assert_eq!(by_list, by_scan);
         assert_eq!(by_list.len(), 1);
         for process in by_list {
-            signal(process.identity, Signal::KILL);
+            signal(process, Signal::KILL);
         }
         child.wait().unwrap();
     }
