@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
-use crate::harness::Queue;
+use crate::harness::{Queue, Running, eventually};
 
 /// The system calls of one process, as strace writes them.
 struct Calls(Vec<String>);
@@ -72,6 +72,15 @@ fn traced(queue: &Queue, args: &[&str], code: i32) -> Vec<Calls> {
     processes.into_values().map(own).collect()
 }
 
+/// A dispatcher that has done a tick, and so has the database open: it spares the others the recovery of the log.
+fn dispatcher(queue: &Queue) -> Running {
+    let last_tick = || fs::metadata(queue.path("state/tick")).and_then(|meta| meta.modified()).ok();
+    let before = last_tick();
+    let running = queue.spawn(["dispatch", "--for", "60s"]);
+    eventually("the dispatcher has done a tick", || (last_tick() > before).then_some(()));
+    running
+}
+
 /// One process that ends by itself.
 fn calls(queue: &Queue, args: &[&str], code: i32) -> Calls {
     traced(queue, args, code).swap_remove(0)
@@ -119,8 +128,7 @@ fn a_status_costs_few_calls_and_writes_nothing() {
     queue.await_state("ok", "A", "ready");
     queue.run(["pause"]).code(0);
     queue.request("ok", "B");
-    // A process that has the database open spares the others its recovery.
-    let _dispatcher = queue.spawn(["dispatch", "--for", "60s"]);
+    let _dispatcher = dispatcher(&queue);
     for (title, code, most) in [("A", 0, 100), ("B", 3, 180)] {
         let calls = calls(&queue, &["status", "--format", "ok", title], code);
         calls.at_most(most);
@@ -137,7 +145,7 @@ fn a_request_is_one_transaction_and_one_sync() {
     let queue = Queue::new();
     queue.run(["init", "--quiet"]).code(0);
     queue.run(["pause"]).code(0);
-    let _dispatcher = queue.spawn(["dispatch", "--for", "60s"]);
+    let _dispatcher = dispatcher(&queue);
     queue.request("ok", "A");
     let calls = calls(&queue, &["request", "--format", "ok", "B"], 3);
     calls.at_most(200);
