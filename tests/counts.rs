@@ -45,6 +45,11 @@ impl Calls {
     }
 }
 
+/// Whether a call only asks for memory: how often that is depends on where the kernel has put the heap.
+fn is_of_the_allocator(call: &str) -> bool {
+    call.starts_with("brk(") || call.starts_with("munmap(") || call.contains("MAP_ANONYMOUS")
+}
+
 /// The calls of each process of a command, by process id, in the order in which they began; what the loader of a dynamic
 /// program does before it reads its configuration is not counted.
 fn traced(queue: &Queue, args: &[&str], code: i32) -> Vec<Calls> {
@@ -58,7 +63,7 @@ fn traced(queue: &Queue, args: &[&str], code: i32) -> Vec<Calls> {
     for line in fs::read_to_string(trace).expect("the trace").lines() {
         let (pid, call) = line.split_once(' ').expect("a process and its call");
         let call = call.trim_start();
-        if call.starts_with(|first: char| first.is_ascii_lowercase()) {
+        if call.starts_with(|first: char| first.is_ascii_lowercase()) && !is_of_the_allocator(call) {
             processes.entry(pid.parse().expect("a number")).or_default().push(call.to_owned());
         }
     }
