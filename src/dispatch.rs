@@ -80,7 +80,12 @@ pub struct Finding {
 /// # Errors
 /// The queue cannot be used at all.
 pub fn dispatch(home: &mut Home, orders: Orders, tell: &mut dyn FnMut(&str)) -> Result<Exit> {
-    let mut store = home.open_as_owner()?;
+    let mut store = home.open_as_owner().or_else(|error| {
+        if exit_of(&error) == Exit::TryLater {
+            recover::end_leftovers(home)?;
+        }
+        Err(error)
+    })?;
     let stop = Stop::listen()?;
     let poke = Poke::watch(&home.layout.poke())?;
     let is_patient = orders.wait || is_main_process_of_unit();
@@ -241,6 +246,7 @@ impl<'a> Dispatcher<'a> {
     /// Every slot file there is, also of queues and numbers not in force any more.
     fn recover(&mut self) -> Result<()> {
         self.step("looking at the database's lock", |this| recover::end_frozen_writer(this.home, this.store))?;
+        self.step("ending what dead workers left", |this| recover::end_leftovers(this.home))?;
         for path in slot_files(self.home)? {
             self.step("recovering a slot", |this| this.recover_slot(&path))?;
         }

@@ -97,6 +97,28 @@ pub fn settle_run(home: &Home, store: &mut dyn Store, token: &str, leader: Optio
     Ok(Recovered::Free)
 }
 
+/// Where machines share the queue: ends what dead workers left running, without the database. It may be out of reach of this
+/// machine alone, and their jobs are others' when their leases have ended. Rows and records stay for [`recover`].
+///
+/// # Errors
+/// The slots cannot be read.
+pub fn end_leftovers(home: &Home) -> Result<()> {
+    if !home.is_shared() {
+        return Ok(());
+    }
+    for (token, path) in signed_tokens(home)? {
+        let Some(slot) = lock::try_take(&path)? else { continue };
+        if let Reading::Record(record) = slot.left_behind()?
+            && record.tokens().any(|left| *left == token)
+        {
+            let leader = record.leader.filter(|_| record.boot == process::boot_id());
+            let log = home.layout.log(&token);
+            process::end_remnants(&Trace { token: &token, log: &log, leader }, KNOWN_UNDEAD);
+        }
+    }
+    Ok(())
+}
+
 fn note_undead(home: &Home, store: &mut dyn Store, job: &Job, undead: &[Identity]) -> Result<()> {
     let pids: Vec<_> = undead.iter().map(|process| process.pid.to_string()).collect();
     let detail = format!("signal 9 did not end process {}", pids.join(", "));

@@ -171,6 +171,29 @@ fn an_exporter_is_ended_before_its_lease_when_the_database_is_away() {
 }
 
 #[test]
+fn what_a_dead_worker_left_is_ended_while_the_database_is_away() {
+    let server = Server::own(&[]);
+    let queue = Queue::on(server, "");
+    set_seconds(&queue, "600");
+    queue.request("slow", "A Book");
+    queue.run(["dispatch"]).code(0);
+    eventually("its exporter runs", || (!queue.scratch("PIDS").is_empty()).then_some(()));
+    server.down();
+    for worker in queue.workers() {
+        worker.slay();
+    }
+    assert!(!queue.exporters().is_empty(), "the exporter has outlived its worker");
+    queue.run(["dispatch"]).code(75);
+    assert!(queue.exporters().is_empty(), "the job may be another machine's soon");
+    server.up();
+    set_seconds(&queue, "0");
+    queue.dispatch().code(0);
+    assert_eq!(queue.state("slow", "A Book"), "ready");
+    assert_eq!(queue.sql("SELECT outcome FROM runs ORDER BY finished_at"), ["interrupted", "ready"]);
+    queue.assert_quiet();
+}
+
+#[test]
 fn a_server_that_restarts_during_an_export_disturbs_nothing() {
     let server = Server::own(&[]);
     let queue = Queue::on(server, "");
