@@ -25,6 +25,8 @@ mod examples;
 mod fair;
 mod freshness;
 mod gates;
+#[cfg(feature = "postgres")]
+mod hosts;
 mod lasting;
 mod locks;
 mod model;

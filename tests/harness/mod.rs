@@ -4,6 +4,8 @@
 //! promises that hold at every moment are looked at once more ([`Queue::assert_sound`]).
 
 #[cfg(feature = "postgres")]
+pub(crate) mod hosts;
+#[cfg(feature = "postgres")]
 pub(crate) mod server;
 
 use std::collections::BTreeMap;
@@ -100,6 +102,8 @@ pub(crate) fn call(command: &mut Command) -> Said {
 pub(crate) struct Queue {
     dir: TempDir,
     env: BTreeMap<String, String>,
+    /// What the program is called by: the way into a host of the tests' own.
+    way: Vec<String>,
     #[cfg(feature = "postgres")]
     shared: Option<(&'static server::Server, String)>,
 }
@@ -146,6 +150,7 @@ impl Queue {
         let queue = Self {
             dir: tempfile::tempdir().expect("a directory"),
             env: BTreeMap::new(),
+            way: Vec::new(),
             #[cfg(feature = "postgres")]
             shared: None,
         };
@@ -194,6 +199,12 @@ impl Queue {
         self.env.insert(name.to_owned(), value.to_owned());
     }
 
+    /// From now on the program is called on a host of the tests' own.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn move_to(&mut self, host: &hosts::Host) {
+        self.way = host.way();
+    }
+
     /// A path in the queue's directory.
     pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.dir.path().join(name)
@@ -201,8 +212,9 @@ impl Queue {
 
     /// The program with this queue's configuration, to be called.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
-        let mut command = Command::new(PROGRAM);
-        command.arg("--config").arg(self.path("config.toml")).args(args);
+        let mut words = self.way.iter().map(String::as_str).chain([PROGRAM]);
+        let mut command = Command::new(words.next().unwrap_or(PROGRAM));
+        command.args(words).arg("--config").arg(self.path("config.toml")).args(args);
         command.stdin(Stdio::null()).envs(&self.env).current_dir("/");
         command
     }

@@ -2,6 +2,7 @@
 //! ends with the process that started it, however that ends, and leaves nothing.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::eventually;
+use super::hosts::Host;
 
 /// Runs the server while somebody holds the other end of its input, then ends it and removes its directory.
 const KEEPER: &str = r#"
@@ -25,13 +27,21 @@ pub(crate) struct Server {
     dir: PathBuf,
     bin: PathBuf,
     options: Vec<String>,
+    /// The host that it runs on, where that is one of the tests' own.
+    way: Vec<String>,
     keeper: Mutex<Option<Child>>,
 }
 
 impl Server {
     /// Starts a server for one test; it ends with the process.
     pub(crate) fn own(options: &[&str]) -> &'static Self {
-        Box::leak(Box::new(Self::start(options)))
+        Box::leak(Box::new(Self::start(options, None)))
+    }
+
+    /// Starts a server on a host of the tests' own: the other hosts of its network reach it there.
+    pub(crate) fn on(host: &Host) -> &'static Self {
+        let listens = format!("listen_addresses={}", host.address());
+        Box::leak(Box::new(Self::start(&["-c", &listens], Some(host))))
     }
 
     fn keeper(&self) -> MutexGuard<'_, Option<Child>> {
@@ -39,7 +49,7 @@ impl Server {
     }
 
     /// Starts a server with further options of its command line (`-c name=value`).
-    fn start(options: &[&str]) -> Self {
+    fn start(options: &[&str], host: Option<&Host>) -> Self {
         let bin = programs();
         // A socket's path may have 107 bytes.
         let dir = tempfile::Builder::new().prefix("pg").tempdir_in("/tmp").expect("a directory").keep();
@@ -47,12 +57,16 @@ impl Server {
         if let Some((uid, gid)) = other_user() {
             chown(&dir, Some(uid), Some(gid)).expect("an owner");
         }
-        let server =
-            Self { dir, bin, options: options.iter().map(ToString::to_string).collect(), keeper: Mutex::new(None) };
+        let options = options.iter().map(ToString::to_string).collect();
+        let server = Self { dir, bin, options, way: host.map(Host::way).unwrap_or_default(), keeper: Mutex::new(None) };
         let mut init = server.program("initdb");
         init.args(["-U", "queue", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync", "-D"]);
         let made = init.arg(server.dir.join("data")).stdout(Stdio::null()).status().expect("initdb can be started");
         assert!(made.success(), "initdb failed");
+        if host.is_some() {
+            let rules = fs::OpenOptions::new().append(true).open(server.dir.join("data/pg_hba.conf"));
+            writeln!(rules.expect("who may come in"), "host all all samenet trust").expect("a further line");
+        }
         server.up();
         server
     }
@@ -61,7 +75,7 @@ impl Server {
     pub(crate) fn up(&self) {
         let command = self.program("postgres");
         let mut keeper = Command::new("sh");
-        keeper.args(["-c", KEEPER, "keeper"]).arg(command.get_program()).args(command.get_args());
+        keeper.args(["-c", KEEPER, "keeper"]).args(&self.way).arg(command.get_program()).args(command.get_args());
         keeper.arg("-D").arg(self.dir.join("data")).arg("-k").arg(&self.dir);
         keeper.args(["-c", "listen_addresses=", "-c", "fsync=off", "-c", "full_page_writes=off"]);
         keeper.args(["-c", "shared_buffers=64MB", "-c", "max_connections=200"]).args(&self.options);
@@ -186,7 +200,7 @@ fn as_server(path: &Path) -> Command {
 /// A server that all tests of this process share, each in a database of its own.
 pub(crate) fn shared() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
-    SERVER.get_or_init(|| Server::start(&[]))
+    SERVER.get_or_init(|| Server::start(&[], None))
 }
 
 /// Where the server's programs are.
