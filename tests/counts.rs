@@ -170,11 +170,16 @@ fn an_export_of_a_backlog_is_three_syncs_and_one_transaction() {
         queue.request("plain", &number.to_string());
     }
     let processes = traced(&queue, &["dispatch", "--wait"], 0);
-    let renames = |calls: &Calls| calls.like(|call| call.starts_with("rename(") && call.contains("/.work/"));
+    let renames = |calls: &Calls| calls.like(|call| call.starts_with("rename(") && call.contains("/out/export.txt"));
     let worker = processes.iter().find(|calls| renames(calls) > 0).expect("a worker");
     assert_eq!(renames(worker), EXPORTS, "one worker did it all");
 
     let shards = worker.like(|call| call.starts_with("mkdir(") && !call.contains("/.work/"));
+    assert_eq!(
+        worker.like(|call| call.starts_with("mkdir(") && call.ends_with(" = 0")) - shards,
+        6,
+        "a clean work directory goes from run to run"
+    );
     assert_eq!(worker.syncs("/out/export.txt>"), EXPORTS, "each file before its name");
     assert_eq!(worker.syncs("/cache>"), shards, "each new shard, once");
     let commits = EXPORTS + 1;

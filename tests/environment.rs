@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::harness::{PROGRAM, Queue, Said, call, make_executable, text};
+use crate::scripts::add_format;
 
 /// The variables that cron hands over.
 const CRON: &[(&str, &str)] =
@@ -373,5 +374,33 @@ fn no_locale_changes_what_is_printed() {
     }
     assert!(printed[0].contains(title), "{}", printed[0]);
     assert!(printed.iter().all(|line| *line == printed[0]), "{printed:?}");
+    queue.assert_quiet();
+}
+
+#[test]
+fn no_run_finds_anything_of_the_run_before() {
+    let queue = Queue::new();
+    queue.reconfigure("slots = 2", "slots = 1");
+    let body = "note SEEN \"$(ls -A \"$HOME\" \"$TMPDIR\" \"$XDG_RUNTIME_DIR\" . ../in .. | grep -v / | tr '\\n' ' ')\"\n\
+                note SEEN \"$(stat -c '%a %U' \"$HOME\" \"$TMPDIR\" \"$XDG_RUNTIME_DIR\" . ../in .. | tr '\\n' ' ')\"\n\
+                case $title in\n\
+                home) touch \"$HOME/litter\" ;;\n\
+                deep) mkdir -p \"$TMPDIR/a/b\" ;;\n\
+                here) touch litter ;;\n\
+                beside) touch ../beside ;;\n\
+                less) rmdir \"$XDG_RUNTIME_DIR\" ;;\n\
+                closed) chmod 500 \"$HOME\" ;;\n\
+                open) chmod 777 .. ;;\n\
+                link) rmdir \"$TMPDIR\"; ln -s / \"$TMPDIR\" ;;\n\
+                esac\nwhole";
+    add_format(&queue, "look", "", body);
+    let titles = ["clean", "home", "deep", "here", "beside", "less", "closed", "open", "link", "last", "clean too"];
+    for title in titles {
+        queue.request("look", title);
+    }
+    queue.dispatch().code(0).silent();
+    let seen = queue.scratch("SEEN");
+    assert_eq!(seen.len(), 2 * titles.len(), "{seen:?}");
+    assert!(seen.chunks(2).all(|run| run == &seen[..2]), "{seen:#?}");
     queue.assert_quiet();
 }

@@ -62,6 +62,17 @@ impl WorkDir {
         [self.home(), self.tmp(), self.runtime(), self.out(), self.root.join("in")]
     }
 
+    /// Whether nothing is in it but what it was made with.
+    fn is_as_made(&self) -> bool {
+        let is_private =
+            |dir: &Path| fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.mode() & 0o777 == 0o700);
+        let entries = |dir: &Path| fs::read_dir(dir).map_or(usize::MAX, Iterator::count);
+        let parts = self.parts();
+        is_private(&self.root)
+            && entries(&self.root) == parts.len()
+            && parts.iter().all(|dir| is_private(dir) && entries(dir) == 0)
+    }
+
     /// What the run takes on the disk, in bytes of content.
     pub fn bytes(&self) -> u64 {
         let walk = walkdir::WalkDir::new(self.out()).follow_links(false);
@@ -71,7 +82,7 @@ impl WorkDir {
 }
 
 impl Cache {
-    /// Makes the private directory of a run.
+    /// Makes the private directory of a run, unless the run before has handed it on.
     ///
     /// # Errors
     /// A directory cannot be made.
@@ -79,10 +90,24 @@ impl Cache {
         let work = WorkDir { root: self.layout.work_of(token) };
         let mut builder = DirBuilder::new();
         builder.mode(0o700);
-        for dir in [work.root.clone()].into_iter().chain(work.parts()) {
+        match builder.create(&work.root) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(work),
+            made => made?,
+        }
+        for dir in work.parts() {
             builder.create(dir)?;
         }
         Ok(work)
+    }
+
+    /// Gives the private directory of a run that is over to the next, if it is as it was made; else removes it. To make and
+    /// remove six directories is most of what a short run costs the disk.
+    ///
+    /// # Errors
+    /// It cannot be renamed, or something in it cannot be removed.
+    pub fn hand_on_work(&self, token: &str, next: &str) -> io::Result<()> {
+        let work = WorkDir { root: self.layout.work_of(token) };
+        if work.is_as_made() { fs::rename(work.root, self.layout.work_of(next)) } else { self.remove_work(token) }
     }
 
     /// Removes the private directory of a run; missing is success.

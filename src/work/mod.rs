@@ -292,7 +292,7 @@ impl Worker<'_> {
             Export { home, store: self.store, slot, stop, job: &job, token: &token, keeper }.run()?
         };
         let next = self.conclude(slot, &job, &token, conclusion, until)?;
-        if self.clean_up(&job, &token)? && next.is_none() {
+        if self.clean_up(&job, &token, next.as_ref())? && next.is_none() {
             // The run is over and everything of it gone: there is nothing to recover in this slot.
             slot.sign(bind::own_record())?;
         }
@@ -462,15 +462,18 @@ impl Worker<'_> {
         Ok(rules::backoff(&delays, job.retries, chance).map(|delay| clock::now() + delay))
     }
 
-    /// The run is over: its directory goes, and its log where no row names it any more; false when processes of it are left.
-    fn clean_up(&mut self, job: &Job, token: &str) -> Result<bool> {
+    /// The run is over: its directory goes, or to the next run, and its log where no row names it any more; false when
+    /// processes of it are left.
+    fn clean_up(&mut self, job: &Job, token: &str, next: Option<&Claimed>) -> Result<bool> {
         let row = self.store.find(&job.filename)?;
         if row.as_ref().is_some_and(|row| row.phase.token() == Some(token)) {
             // Processes are left, and with them directory and log; `recover` goes on with this run.
             return Ok(false);
         }
         fault::point("clean.before_remove")?;
-        self.home.cache.remove_work(token).context("removing the work directory")?;
+        let cache = &self.home.cache;
+        let cleared = next.map_or_else(|| cache.remove_work(token), |next| cache.hand_on_work(token, &next.token));
+        cleared.context("clearing the work directory")?;
         fault::point("clean.after_remove")?;
         if row.is_none_or(|row| row.last_run.as_deref() != Some(token)) {
             let _ = std::fs::remove_file(self.home.layout.log(token));
