@@ -11,6 +11,7 @@
 //! Contenders take turns, round by round; a figure is the median of the ratios of each round, so that whatever else the
 //! machine does slows both down. Times stand beside it only as colour.
 
+mod floor;
 mod growth;
 mod inside;
 mod month;

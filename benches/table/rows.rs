@@ -11,7 +11,7 @@ use fs2::FileExt;
 
 use crate::place::Place;
 use crate::timer::{Contender, Times, interleave, now, span, time, whole};
-use crate::{Row, peers};
+use crate::{Row, floor, peers};
 
 /// The argument by which the exporter of [`refill`] is this program.
 pub(crate) const STAMP: &str = "--stamp";
@@ -87,7 +87,7 @@ pub(crate) fn exports(rounds: usize) -> Vec<Row> {
     let peers = peers::exports();
     for (place, medium) in [(Place::new(), "on the disk"), (Place::in_memory(), "in memory")] {
         let mut round = 0;
-        let (mut heap, mut peer_round) = (0, 0);
+        let (mut heap, mut peer_round, mut by_hand) = (0, 0, 0);
         let mut contenders: Vec<Contender<'_>> = vec![
             Box::new(|| {
                 heap += 1;
@@ -97,6 +97,10 @@ pub(crate) fn exports(rounds: usize) -> Vec<Row> {
                 round += 1;
                 place.fill(&format!("round {round}"), EXPORTS);
                 place.time(&["dispatch", "--wait"])
+            }),
+            Box::new(|| {
+                by_hand += 1;
+                floor::copies(&place, &format!("hand-{by_hand}"), EXPORTS)
             }),
         ];
         for peer in &peers {
@@ -109,10 +113,12 @@ pub(crate) fn exports(rounds: usize) -> Vec<Row> {
         let times = interleave(rounds, contenders);
         let against = "÷ `xargs -P2`";
         rows.push(row(format!("1,000 exports by `cp`, {medium}"), against, (&times[1], &times[0]), Some(1.8)));
+        let what = format!("as durable by two threads that do nothing else, {medium}");
+        rows.push(row(what, against, (&times[2], &times[0]), None));
         rows.extend(
             peers
                 .iter()
-                .zip(&times[2..])
+                .zip(&times[3..])
                 .map(|(peer, took)| row(format!("{}, {medium}", peer.name), against, (took, &times[0]), None)),
         );
     }
