@@ -306,14 +306,14 @@ fn beat_for_ever() {
     }
 }
 
-/// The process that holds a record lock for writing on that byte of the file with that inode, by the kernel's own list: to
-/// open the file and close it again would take SQLite's locks from this process.
+/// The process that holds a lock for writing on that byte of the file with that inode, or a `flock` on all of it, by the
+/// kernel's own list: to open the file and close it again would take SQLite's locks from this process.
 pub fn writer_of(inode: u64, byte: u64) -> Option<i32> {
     let list = std::fs::read_to_string("/proc/locks").ok()?;
     list.lines().find_map(|line| {
         // "1: POSIX  ADVISORY  WRITE 4711 fe:00:1234 120 120"; a line with an arrow is of somebody who waits.
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        let &[_, "POSIX", _, "WRITE", pid, file, from, to] = fields.as_slice() else {
+        let &[_, "POSIX" | "FLOCK", _, "WRITE", pid, file, from, to] = fields.as_slice() else {
             return None;
         };
         let is_there = file.rsplit(':').next()? == inode.to_string();

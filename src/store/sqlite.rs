@@ -110,6 +110,8 @@ impl Sqlite {
     fn transact<T>(&mut self, body: impl FnOnce(&Transaction<'_>) -> Result<(T, bool)>) -> Result<T> {
         let Self { conn, path, .. } = self;
         let attempt = || -> Result<T> {
+            let _turn = turn::stand_in(&turn::line(path));
+            fault::point("write.before_begin")?;
             let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let (value, stays) = body(&tx)?;
             let ended = if stays { tx.commit() } else { tx.rollback() };
@@ -205,6 +207,9 @@ impl Store for Sqlite {
     }
 
     fn is_being_written(&mut self) -> Result<bool> {
+        if turn::is_taken(&turn::line(&self.path)) {
+            return Ok(true);
+        }
         let attempt = |conn: &mut Connection| conn.transaction_with_behavior(TransactionBehavior::Immediate).map(drop);
         match turn::or_never(&mut self.conn, attempt).flatten() {
             Ok(()) => Ok(false),
