@@ -1,4 +1,5 @@
-//! Sweeping: files past their age go, in small batches under the cache lock, each looked at again before it is touched.
+//! Sweeping: files past their age go, for a few milliseconds at a time under the cache lock, each looked at again before it
+//! is touched.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -15,13 +16,13 @@ use crate::fault;
 use crate::retention::{Action, Stored, Wish};
 use crate::store::Store;
 
-/// How many files are touched under one hold of the lock.
-const BATCH: usize = 64;
+/// How long a sweep holds the lock at a time.
+const HOLD: Duration = Duration::from_millis(5);
 
 /// How long a sweep waits for the lock before it leaves the rest to the next.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many due files one tick takes from the index at a time.
+/// How many due files are looked at before they are touched.
 const PAGE: u32 = 512;
 
 /// What a sweep did, or would do.
@@ -62,7 +63,7 @@ pub fn walk(home: &Home, store: &mut dyn Store, wish: Wish, dry_run: bool, now: 
     let needed = needed(store)?;
     let mut report = Report::default();
     let mut walk_trouble = Vec::new();
-    let mut batch = Vec::with_capacity(BATCH);
+    let mut page = Vec::with_capacity(PAGE as usize);
     for file in home.cache.walk(|trouble| walk_trouble.push(trouble)) {
         let action = plan(home, &needed, wish, &file, now);
         if action == Action::Keep {
@@ -72,13 +73,13 @@ pub fn walk(home: &Home, store: &mut dyn Store, wish: Wish, dry_run: bool, now: 
             count(&mut report, &file, action);
             continue;
         }
-        batch.push((file, action));
-        if batch.len() >= BATCH && !take(home, store, &mut batch, &mut report)? {
+        page.push((file, action));
+        if page.len() >= PAGE as usize && !take(home, store, std::mem::take(&mut page), &mut report)? {
             break;
         }
     }
     if !report.left_over {
-        take(home, store, &mut batch, &mut report)?;
+        take(home, store, page, &mut report)?;
     }
     report.trouble.extend(walk_trouble);
     let room = make_room(home, store, dry_run, now)?;
@@ -111,13 +112,13 @@ fn make_room(home: &Home, store: &mut dyn Store, dry_run: bool, now: DateTime<Ut
     let stored = |file: &Facts| Stored { dates: file.dates, bytes: file.bytes, is_needed: is_needed(&needed, file) };
     let stored: Vec<Stored> = files.iter().map(stored).collect();
     let surplus = home.cache.policy.surplus(&stored, max, now);
-    let mut plan: Vec<(Facts, Action)> = surplus.into_iter().map(|at| (files[at].clone(), Action::Age)).collect();
+    let plan: Vec<(Facts, Action)> = surplus.into_iter().map(|at| (files[at].clone(), Action::Age)).collect();
     if dry_run {
         for (file, action) in &plan {
             count(&mut report, file, *action);
         }
     } else {
-        take_all(home, store, &mut plan, &mut report)?;
+        take(home, store, plan, &mut report)?;
     }
     report.trouble.extend(trouble);
     Ok(report)
@@ -129,7 +130,7 @@ fn make_room(home: &Home, store: &mut dyn Store, dry_run: bool, now: DateTime<Ut
 /// The database cannot be used, or the file resists.
 pub fn age(home: &Home, store: &mut dyn Store, file: Facts) -> Result<bool> {
     let mut report = Report::default();
-    let is_done = take(home, store, &mut vec![(file, Action::Age)], &mut report)?;
+    let is_done = take(home, store, vec![(file, Action::Age)], &mut report)?;
     report.trouble.pop().map_or(Ok(is_done), |trouble| Err(anyhow!(trouble)))
 }
 
@@ -203,19 +204,7 @@ fn take_page(
         }
     }
     store.swept(&gone)?;
-    Ok(take_all(home, store, &mut due, report)?.then_some(spared))
-}
-
-/// Carries out a plan in batches; false when the lock was not to be had.
-fn take_all(home: &Home, store: &mut dyn Store, plan: &mut Vec<(Facts, Action)>, report: &mut Report) -> Result<bool> {
-    while !plan.is_empty() {
-        let rest = plan.split_off(plan.len().min(BATCH));
-        if !take(home, store, plan, report)? {
-            return Ok(false);
-        }
-        *plan = rest;
-    }
-    Ok(true)
+    Ok(take(home, store, due, report)?.then_some(spared))
 }
 
 fn count(report: &mut Report, file: &Facts, action: Action) {
@@ -229,40 +218,40 @@ fn count(report: &mut Report, file: &Facts, action: Action) {
     }
 }
 
-/// Carries out one batch under the lock; false when the lock was not to be had.
-fn take(home: &Home, store: &mut dyn Store, batch: &mut Vec<(Facts, Action)>, report: &mut Report) -> Result<bool> {
-    if batch.is_empty() {
-        return Ok(true);
-    }
-    fault::point("sweep.before_lock")?;
-    let Some(lock) = home.lock_cache(PATIENCE)? else {
-        report.left_over = true;
-        return Ok(false);
-    };
-    let mut deleted = Vec::new();
-    let mut aged = BTreeMap::new();
-    for (file, action) in batch.drain(..) {
-        // Not when this was planned: the path may have been handed out until now, and the grace begins with that.
-        let now = clock::now();
-        match home.cache.apply(&lock, &file, action, now) {
-            Ok(true) => {
-                count(report, &file, action);
-                match action {
-                    Action::Delete => deleted.push(file.filename),
-                    Action::Age => drop(aged.insert(file.filename, home.cache.policy.aged(now))),
-                    Action::Keep => {}
+/// Carries out a plan, for a moment at a time under the lock; false when the lock was not to be had.
+fn take(home: &Home, store: &mut dyn Store, plan: Vec<(Facts, Action)>, report: &mut Report) -> Result<bool> {
+    let mut plan = plan.into_iter().peekable();
+    while plan.peek().is_some() {
+        fault::point("sweep.before_lock")?;
+        let Some(mut lock) = home.lock_cache(PATIENCE)? else {
+            report.left_over = true;
+            return Ok(false);
+        };
+        let until = clock::monotonic() + HOLD;
+        let (mut deleted, mut aged) = (Vec::new(), BTreeMap::new());
+        while let Some((file, action)) = plan.next_if(|_| clock::monotonic() < until) {
+            // Not when this was planned: the path may have been handed out until now, and the grace begins with that.
+            let now = clock::now();
+            match home.cache.apply(&mut lock, &file, action, now) {
+                Ok(true) => {
+                    count(report, &file, action);
+                    match action {
+                        Action::Delete => deleted.push(file.filename),
+                        Action::Age => drop(aged.insert(file.filename, home.cache.policy.aged(now))),
+                        Action::Keep => {}
+                    }
                 }
+                Ok(false) => {}
+                Err(error) => report.trouble.push(format!("{}: {error}", file.path.display())),
             }
-            Ok(false) => {}
-            Err(error) => report.trouble.push(format!("{}: {error}", file.path.display())),
         }
-    }
-    lock.release()?;
-    // The database is told after the fact; what is missed here is noticed by the next look at the index.
-    fault::point("sweep.before_commit")?;
-    store.swept(&deleted)?;
-    for (filename, date) in aged {
-        store.still_there(&filename, date)?;
+        lock.release()?;
+        // The database is told after the fact; what is missed here is noticed by the next look at the index.
+        fault::point("sweep.before_commit")?;
+        store.swept(&deleted)?;
+        for (filename, date) in aged {
+            store.still_there(&filename, date)?;
+        }
     }
     Ok(true)
 }

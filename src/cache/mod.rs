@@ -9,6 +9,7 @@ pub mod check;
 mod publish;
 mod work;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -58,9 +59,12 @@ pub struct Facts {
     pub bytes: u64,
 }
 
-/// The proof that this process holds the cache lock.
+/// The proof that this process holds the cache lock, and the shards that it works in.
 #[derive(Debug)]
-pub struct CacheLock(Held);
+pub struct CacheLock {
+    held: Held,
+    shards: Shards,
+}
 
 impl CacheLock {
     /// Lets go of the lock.
@@ -68,7 +72,22 @@ impl CacheLock {
     /// # Errors
     /// The lock file cannot be written.
     pub fn release(self) -> io::Result<()> {
-        self.0.release()
+        self.held.release()
+    }
+}
+
+/// Shards that were opened, for looking at many files: a shard that is made meanwhile is not seen.
+#[derive(Debug, Default)]
+pub struct Shards(BTreeMap<PathBuf, Option<OwnedFd>>);
+
+impl Shards {
+    /// The directory that a file of ours lies in; `None` when it is not there.
+    fn of(&mut self, file: &Path) -> io::Result<Option<&OwnedFd>> {
+        let dir = file.parent().unwrap_or(Path::new("/"));
+        if !self.0.contains_key(dir) {
+            self.0.insert(dir.to_owned(), open_shard(file)?);
+        }
+        Ok(self.0.get(dir).and_then(Option::as_ref))
     }
 }
 
@@ -134,7 +153,22 @@ impl Cache {
     /// # Errors
     /// As [`Self::find`].
     pub fn ready(&self, filename: &str, now: DateTime<Utc>) -> io::Result<Option<(Facts, Option<DateTime<Utc>>)>> {
-        Ok(self.find(filename)?.and_then(|facts| match self.policy.standing(facts.dates, now) {
+        self.ready_in(&mut Shards::default(), filename, now)
+    }
+
+    /// The same for one of many files.
+    ///
+    /// # Errors
+    /// As [`Self::find`].
+    pub fn ready_in(
+        &self,
+        shards: &mut Shards,
+        filename: &str,
+        now: DateTime<Utc>,
+    ) -> io::Result<Option<(Facts, Option<DateTime<Utc>>)>> {
+        let path = self.layout.published(filename);
+        let facts = shards.of(&path)?.map_or(Ok(None), |shard| facts_in(shard, &path))?;
+        Ok(facts.and_then(|facts| match self.policy.standing(facts.dates, now) {
             Standing::Ready { until } if facts.bytes > 0 => Some((facts, until)),
             Standing::Ready { .. } | Standing::Expired | Standing::Due | Standing::Strange => None,
         }))
@@ -163,20 +197,21 @@ impl Cache {
             return Ok(None);
         };
         held.sign(record)?;
-        Ok(Some(CacheLock(held)))
+        Ok(Some(CacheLock { held, shards: Shards::default() }))
     }
 
     /// Every file of ours, without a lock and in no order; entries that cannot be read are passed to `trouble`.
     pub fn walk<'a>(&'a self, mut trouble: impl FnMut(String) + 'a) -> impl Iterator<Item = Facts> + 'a {
         let root = &self.layout.cache;
         let is_shard = |name: &std::ffi::OsStr| name.len() == 2;
+        let mut shards = Shards::default();
         let walk = WalkDir::new(root).follow_links(false).min_depth(1).max_depth(2).into_iter();
         let entries = walk.filter_entry(move |entry| entry.depth() != 1 || is_shard(entry.file_name()));
         entries.filter_map(move |entry| match entry {
             Ok(entry) if entry.depth() == 2 && entry.file_type().is_file() => {
-                let name = entry.file_name().to_str().filter(|name| key::is_published_name(name))?;
-                let in_its_shard = entry.path().parent()?.file_name()?.to_str()? == key::shard(name);
-                facts(entry.path()).ok().flatten().filter(|_| in_its_shard)
+                let path = entry.path();
+                let is_ours = path.parent()?.file_name()?.to_str()? == key::shard(entry.file_name().to_str()?);
+                facts_in(shards.of(path).ok().flatten().filter(|_| is_ours)?, path).ok().flatten()
             }
             Ok(_) => None,
             Err(error) if error.io_error().is_some_and(is_missing) => None,
@@ -210,20 +245,20 @@ impl Cache {
     ///
     /// # Errors
     /// The file cannot be changed.
-    pub fn apply(&self, _proof: &CacheLock, planned: &Facts, action: Action, now: DateTime<Utc>) -> io::Result<bool> {
-        let Some(shard) = open_shard(&planned.path)? else {
+    pub fn apply(&self, lock: &mut CacheLock, planned: &Facts, action: Action, now: DateTime<Utc>) -> io::Result<bool> {
+        let Some(shard) = lock.shards.of(&planned.path)? else {
             return Ok(false);
         };
-        match facts_in(&shard, &planned.path)? {
+        match facts_in(shard, &planned.path)? {
             Some(there) if there.inode == planned.inode && self.is_as_planned(there.dates, planned.dates, now) => {}
             Some(_) | None => return Ok(false),
         }
         match action {
             Action::Keep => Ok(false),
-            Action::Age => publish::set_date(&shard, &planned.filename, self.policy.aged(now)).map(|()| true),
+            Action::Age => publish::set_date(shard, &planned.filename, self.policy.aged(now)).map(|()| true),
             Action::Delete => {
                 fault::point("sweep.before_unlink")?;
-                match rustix::fs::unlinkat(&shard, &planned.filename, AtFlags::empty()) {
+                match rustix::fs::unlinkat(shard, &planned.filename, AtFlags::empty()) {
                     Ok(()) => {}
                     Err(Errno::NOENT) => return Ok(false),
                     Err(error) => return Err(error.into()),

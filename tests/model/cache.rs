@@ -146,10 +146,10 @@ impl Scene {
             let date = |at: usize| self.known[&files[at].0].counted_at;
             assert!(free.iter().all(|stays| date(*gone) <= date(**stays)), "a file promised later goes first");
         }
-        let lock = self.lock();
+        let mut lock = self.lock();
         for at in surplus {
             let (file, facts) = &files[at];
-            assert!(self.cache.apply(&lock, facts, Action::Age, self.now).expect("a deed"));
+            assert!(self.cache.apply(&mut lock, facts, Action::Age, self.now).expect("a deed"));
             let known = self.known[file];
             self.known.insert(*file, Known { is_aged: true, changed: self.now, ..known });
         }
@@ -186,10 +186,10 @@ impl Scene {
         if let Some(file) = between {
             self.publish(file, self.now);
         }
-        let lock = self.lock();
+        let mut lock = self.lock();
         for (file, facts, action) in plan {
             let known = self.known[&file];
-            let is_done = self.cache.apply(&lock, &facts, action, self.now).expect("a deed");
+            let is_done = self.cache.apply(&mut lock, &facts, action, self.now).expect("a deed");
             assert!(!(is_done && between == Some(file)), "a file that came after the plan is not touched by it");
             match action {
                 Action::Age if is_done => {
