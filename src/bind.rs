@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use chrono::{DateTime, Utc};
 
-use crate::cache::{Cache, CacheLock, Facts};
+use crate::cache::{Cache, CacheLock, Facts, Shards};
 use crate::config::{self, Config, Loaded};
 use crate::exit::Refusal;
 use crate::fault;
@@ -270,7 +270,20 @@ impl Home {
     /// # Errors
     /// This user may not look into the cache (77), or it cannot be looked at.
     pub fn ready(&self, filename: &str, now: DateTime<Utc>) -> Result<Option<(Facts, Option<DateTime<Utc>>)>> {
-        self.cache.ready(filename, now).map_err(|error| match error.kind() {
+        self.ready_in(&mut Shards::default(), filename, now)
+    }
+
+    /// The same for one of many files.
+    ///
+    /// # Errors
+    /// As [`Self::ready`].
+    pub fn ready_in(
+        &self,
+        shards: &mut Shards,
+        filename: &str,
+        now: DateTime<Utc>,
+    ) -> Result<Option<(Facts, Option<DateTime<Utc>>)>> {
+        self.cache.ready_in(shards, filename, now).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => refuse_reader(&self.layout.cache),
             _ => anyhow::Error::new(error).context(format!("looking for {filename}")),
         })

@@ -49,7 +49,7 @@ pub(crate) fn insert(conn: &mut rusqlite::Connection, rows: usize) {
             ":waits_for": none, ":wait_until": none,
         };
         let mut statement = tx.prepare_cached(INSERT).expect("the statement");
-        statement.query_row(params, |row| row.get::<_, i64>(0)).expect("a row");
+        statement.execute(params).expect("a row");
     }
     tx.commit().expect("a commit");
 }

@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use super::{Wishes, ask, config_denies, filename_of, poke};
 use crate::bind::Home;
+use crate::cache::Shards;
 use crate::clock;
 use crate::config::Span;
 use crate::exit::Refusal;
@@ -123,7 +124,7 @@ pub fn request_all(home: &Home, input: &mut dyn BufRead) -> Result<Counted> {
 /// What is to be stored, with its line, and how many files are ready.
 fn read(home: &Home, input: &mut dyn BufRead, now: DateTime<Utc>) -> Result<(Vec<(usize, Ask)>, u64)> {
     let (mut asks, mut ready, mut bad) = (Vec::new(), 0, Vec::new());
-    let mut bytes = Vec::new();
+    let (mut bytes, mut shards) = (Vec::new(), Shards::default());
     for number in 1.. {
         bytes.clear();
         if Read::take(&mut *input, MAX_LINE).read_until(b'\n', &mut bytes).context("reading the batch")? == 0 {
@@ -136,10 +137,18 @@ fn read(home: &Home, input: &mut dyn BufRead, now: DateTime<Utc>) -> Result<(Vec
         if bytes.trim_ascii().is_empty() {
             continue;
         }
-        match wish(home, &bytes, now) {
-            Err(fault) => bad.push(format!("line {number}: {fault}")),
-            Ok((key, wishes)) if !wishes.refresh && home.ready(&filename_of(home, &key), now)?.is_some() => ready += 1,
-            Ok((key, wishes)) => asks.push((number, ask(home, &key, &wishes, now))),
+        let (key, wishes) = match wish(home, &bytes, now) {
+            Ok(wish) => wish,
+            Err(fault) => {
+                bad.push(format!("line {number}: {fault}"));
+                continue;
+            }
+        };
+        let filename = filename_of(home, &key);
+        if !wishes.refresh && home.ready_in(&mut shards, &filename, now)?.is_some() {
+            ready += 1;
+        } else {
+            asks.push((number, ask(home, key, filename, &wishes, now)));
         }
     }
     if bad.is_empty() { Ok((asks, ready)) } else { Err(told(&bad)) }

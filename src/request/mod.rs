@@ -116,7 +116,7 @@ pub fn request(home: &Home, key: &Key, wishes: &Wishes) -> Result<Answer> {
         return Ok(answer);
     }
     let mut store = home.open_to_ask()?;
-    let ask = ask(home, key, wishes, now);
+    let ask = ask(home, key.clone(), filename_of(home, key), wishes, now);
     let requested = store.request(&ask, now)?;
     fault::point("request.after_commit")?;
     match requested {
@@ -168,7 +168,7 @@ pub fn rehearse(home: &Home, key: &Key, wishes: &Wishes) -> Result<(Would, Answe
         return Ok((Would::Answer, answer));
     }
     let mut store = home.open_to_ask()?;
-    let ask = ask(home, key, wishes, now);
+    let ask = ask(home, key.clone(), filename_of(home, key), wishes, now);
     let (would, job) = match store.rehearse(&ask, now)? {
         Requested::Queued(job) => (Would::Queue, job),
         Requested::Joined(job) => (Would::Join, job),
@@ -185,9 +185,9 @@ fn config_denies(home: &Home, key: &Key) -> Option<String> {
     key::denied(&home.config, &key.title).map(|deny| deny.message.clone())
 }
 
-fn ask(home: &Home, key: &Key, wishes: &Wishes, now: DateTime<Utc>) -> Ask {
+fn ask(home: &Home, key: Key, filename: String, wishes: &Wishes, now: DateTime<Utc>) -> Ask {
     let base = key.base(&home.config).map(|base| filename_of(home, &base));
-    wishes.ask(&home.config, key.clone(), (filename_of(home, key), base), now)
+    wishes.ask(&home.config, key, (filename, base), now)
 }
 
 /// Wakes a dispatcher that waits. The file belongs to the owner; a front end only writes to it.

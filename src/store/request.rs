@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use chrono::{DateTime, Utc};
-use rusqlite::{OptionalExtension, Transaction, named_params};
+use rusqlite::{Transaction, named_params};
 
 use super::sqlite::{change, count, find, millis, sure};
 use super::{ANONYMOUS, Ask, Batch, Bound, Requested, Room};
@@ -113,7 +113,7 @@ fn insert(tx: &Transaction<'_>, ask: &Ask, now: DateTime<Utc>) -> Result<Option<
         ":submitted_at": submitted_at, ":newer_than": ask.refresh.then_some(submitted_at), ":due_at": due_at,
         ":waits_for": due_at.map(|_| "not_before"), ":wait_until": ask.wait_until.map(millis),
     };
-    Ok(tx.prepare_cached(sql!("insert"))?.query_row(params, |row| row.get(0)).optional()?)
+    Ok((change(tx, sql!("insert"), params)? == 1).then(|| tx.last_insert_rowid()))
 }
 
 /// Makes a failed row that of a new job.
