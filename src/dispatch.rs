@@ -111,7 +111,7 @@ pub fn dispatch(home: &mut Home, orders: Orders, tell: &mut dyn FnMut(&str)) -> 
             break;
         }
         let left = until.filter(|_| goes_on).map(|until| until.saturating_sub(now));
-        let woken = poke.wait(&stop, pause(left, awaits))?;
+        let woken = poke.wait(&stop, left.map_or(LOOK, |left| left.min(LOOK)))?;
         let is_time = clock::monotonic() >= next_whole;
         // What its workers have just put back is not started once more, only to be stopped again.
         if stop.is_asked() || !(woken || awaits || is_time || dispatcher.has_due()?) {
@@ -137,12 +137,6 @@ pub fn dispatch(home: &mut Home, orders: Orders, tell: &mut dyn FnMut(&str)) -> 
         dispatcher.stop_workers(&stop)?;
     }
     Ok(dispatcher.exit)
-}
-
-/// How long to wait for a poke: not beyond the end, and not for long while workers are awaited.
-fn pause(left: Option<Duration>, awaits: bool) -> Duration {
-    let look = if awaits { Duration::from_millis(50) } else { LOOK };
-    left.map_or(look, |left| look.min(left))
 }
 
 /// Formats that wait in a queue and cannot be made here: queue, format, how grave it is, and why.

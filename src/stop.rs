@@ -1,4 +1,4 @@
-//! How a worker hears that it shall stop, while it waits for its exporter.
+//! How a worker hears that it shall stop, while it waits for its exporter, and a dispatcher that a worker has ended.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
 /// Signals that ask this process to end.
 #[derive(Debug)]
@@ -65,6 +65,35 @@ impl Stop {
 impl AsFd for Stop {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
+    }
+}
+
+/// Deaths of children, as something to wait for.
+#[derive(Debug)]
+pub struct Deaths(UnixStream);
+
+impl Deaths {
+    /// Starts listening to CHLD.
+    ///
+    /// # Errors
+    /// The handler cannot be installed.
+    pub fn listen() -> io::Result<Self> {
+        let (wake, write) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        write.set_nonblocking(true)?;
+        signal_hook::low_level::pipe::register(SIGCHLD, write)?;
+        Ok(Self(wake))
+    }
+
+    /// Forgets those heard of until now.
+    pub fn forget(&self) {
+        while (&self.0).read(&mut [0; 64]).is_ok_and(|read| read > 0) {}
+    }
+}
+
+impl AsFd for Deaths {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
