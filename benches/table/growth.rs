@@ -3,12 +3,11 @@
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
-use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::inside;
 use crate::place::Place;
-use crate::timer::{Contender, Times, interleave, time};
+use crate::timer::{Contender, interleave};
+use crate::{crowd, inside};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -16,15 +15,20 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Measures all and writes `rows.csv`, `files.csv`, `slots.csv` and `callers.csv`.
-pub(crate) fn growth(dir: &Path, rounds: usize) {
+/// A table's name and head, and how it is measured.
+type Growth = (&'static str, &'static str, fn(usize) -> Vec<Vec<f64>>);
+
+const GROWTHS: &[Growth] = &[
+    ("rows", "rows,status,request,tick,claim", rows),
+    ("files", "files,status,tick,sweep a file (µs)", files),
+    ("slots", "slots,wall ÷ ideal", slots),
+    ("callers", "callers,request p50,request p99,status p50,status p99", callers),
+];
+
+/// Measures all of them, or those, and writes each as NAME.csv.
+pub(crate) fn growth(dir: &Path, names: &[&str], rounds: usize) {
     fs::create_dir_all(dir).expect("a directory");
-    for (name, head, measure) in [
-        ("rows", "rows,status,request,tick,claim", rows as fn(usize) -> Vec<Vec<f64>>),
-        ("files", "files,status,tick,sweep", files),
-        ("slots", "slots,wall over ideal", slots),
-        ("callers", "callers,request p50,request p99,status p50,status p99", callers),
-    ] {
+    for (name, head, measure) in GROWTHS.iter().filter(|(name, ..)| names.is_empty() || names.contains(name)) {
         let mut table = format!("{head}\n");
         for line in measure(rounds) {
             let cells: Vec<String> = line.iter().map(|cell| format!("{cell:.3}")).collect();
@@ -109,23 +113,12 @@ fn callers(rounds: usize) -> Vec<Vec<f64>> {
             let place = Place::new();
             place.run(&["pause", "default"]);
             let _dispatcher = place.start(&["dispatch", "--for", "1h"]);
-            let (asked, looked) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-            std::thread::scope(|scope| {
-                for caller in 0..callers {
-                    let (place, asked, looked) = (&place, &asked, &looked);
-                    scope.spawn(move || {
-                        for call in 0..rounds {
-                            let title = format!("{caller} {call}");
-                            for (list, verb) in [(asked, "request"), (looked, "status")] {
-                                let (took, _) = time(|| place.run(&["--quiet", verb, &title]));
-                                list.lock().expect("the list").push(took);
-                            }
-                        }
-                    });
-                }
-            });
-            let [asked, looked] = [asked, looked].map(|list| Times(list.into_inner().expect("the list")));
-            let quantiles = [asked.quantile(0.5), asked.quantile(0.99), looked.quantile(0.5), looked.quantile(0.99)];
+            let call = |verb: &'static str| {
+                let place = &place;
+                move |title: &str| place.run(&["--quiet", verb, title])
+            };
+            let (times, _) = crowd::at_once(callers, rounds, &[&call("request"), &call("status")]);
+            let quantiles = times.iter().flat_map(|times| [times.quantile(0.5), times.quantile(0.99)]);
             std::iter::once(callers as f64).chain(quantiles.map(millis)).collect()
         })
         .collect()

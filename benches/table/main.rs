@@ -4,13 +4,14 @@
 //! benches/peers                     # installs what it is compared with, by name
 //! benches/run                       # the whole table, about a quarter of an hour
 //! benches/run 50 status request     # some rows, 50 rounds each
-//! benches/run growth DIR            # how costs grow; benches/growth plots it
+//! benches/run growth DIR [rows…]    # how costs grow, into tables; benches/growth plots them
 //! benches/run month                 # a month of a large wiki on a scaled clock
 //! ```
 //!
 //! Contenders take turns, round by round; a figure is the median of the ratios of each round, so that whatever else the
 //! machine does slows both down. Times stand beside it only as colour.
 
+mod crowd;
 mod floor;
 mod growth;
 mod inside;
@@ -47,7 +48,7 @@ const MEASURES: &[Measure] = &[
     ("claim", inside::claim),
     ("tick", rows::tick),
     ("sweep", rows::sweep),
-    ("crowd", rows::crowd),
+    ("crowd", crowd::crowd),
     ("refill", rows::refill),
     ("memory", rows::memory),
 ];
@@ -60,7 +61,7 @@ fn main() {
     match words.as_slice() {
         [rows::STAMP, log, output] => rows::stamp(log.as_ref(), output.as_ref()),
         ["month"] => month::month(number.unwrap_or(30)),
-        ["growth", dir] => growth::growth(dir.as_ref(), number.unwrap_or(15)),
+        ["growth", dir, plots @ ..] => growth::growth(dir.as_ref(), plots, number.unwrap_or(15)),
         names => table(names, number.unwrap_or(15)),
     }
 }

@@ -1,9 +1,9 @@
 //! A month of a large wiki on a scaled clock: the real store, the real rules of the cache and of order; books are made by
 //! nobody, in times drawn by chance from a fixed seed.
 //!
-//! 50,000 requests a day with a daily tide, by Zipf's law over 200,000 titles; every fourth day a crawler comes twice, for ten
-//! minutes each, and asks for anything at 25 times the usual rate. Eight slots, eight seconds a book on average, one book in a
-//! hundred fails. The history is kept for a week, so that a month shows whether it grows.
+//! 50,000 requests a day with a daily tide, in bursts of five on average, by Zipf's law over 200,000 titles; every fourth day a
+//! crawler comes twice, for ten minutes each, and asks for anything at 25 times the usual rate. Eight slots, eight seconds a
+//! book on average, one book in a hundred fails. The history is kept for a week, so that a month shows whether it grows.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,6 +22,9 @@ use crate::timer::{Times, span};
 
 const TITLES: usize = 200_000;
 const A_DAY: f64 = 50_000.0;
+/// How likely it is that a request is followed by another of its burst, and in how many seconds.
+const IN_BURST: f64 = 0.8;
+const BREATH: f64 = 0.5;
 const SPIKE: f64 = 25.0;
 const SLOTS: usize = 8;
 const BOOK: f64 = 8.0;
@@ -43,6 +46,13 @@ impl Chance {
     /// A pause between events of that many a second, in milliseconds.
     fn pause(&mut self, rate: f64) -> i64 {
         ((1.0 - self.next()).ln() * -1_000.0 / rate) as i64 + 1
+    }
+
+    /// The same where they come in bursts.
+    fn pause_in_bursts(&mut self, rate: f64) -> i64 {
+        let between = (1.0 / rate - IN_BURST * BREATH) / (1.0 - IN_BURST);
+        let seconds = if self.next() < IN_BURST { BREATH } else { between };
+        self.pause(1.0 / seconds)
     }
 }
 
@@ -106,15 +116,26 @@ pub(crate) fn month(days: usize) {
         "| day | requests | from the cache | joined | exports | queued at most | files at most | runs kept | database |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
+    let count = |table: &str| -> i64 {
+        let sql = format!("SELECT count(*) FROM {table}");
+        place.database().query_row(&sql, [], |row| row.get(0)).expect("a count")
+    };
+    let bytes = || std::fs::metadata(&database).map_or(0, |meta| meta.len());
+    let before = bytes();
     let days = days as i64;
     for day in 0..days {
         month.day(day);
-        let rows: i64 = place.database().query_row("SELECT count(*) FROM runs", [], |row| row.get(0)).expect("a count");
-        let bytes = std::fs::metadata(&database).map_or(0, |meta| meta.len());
         if day < 3 || day % 3 == 2 || day == days - 1 {
-            month.line(day, rows, bytes);
+            month.line(day, count("runs"), bytes());
         }
     }
+    let log = std::fs::metadata(place.path("state/queue.db-wal")).map_or(0, |meta| meta.len());
+    println!("the database: {before} bytes before, {} after, and a log of {log}", bytes());
+    for table in ["jobs", "interests", "deliveries", "runs"] {
+        println!("rows of {table}: {}", count(table));
+    }
+    let Told { joined, held, refused, failures, .. } = &month.told;
+    println!("{joined} joined a job, {held} were told a failure, {refused} were refused; {failures} books failed");
     let [readers, crawlers] = std::mem::take(&mut month.told.waits).map(Times);
     for (who, waits) in [("readers", readers), ("the crawler", crawlers)] {
         let quantiles: Vec<String> = [0.5, 0.95, 0.99, 1.0].iter().map(|share| span(waits.quantile(*share))).collect();
@@ -125,7 +146,7 @@ pub(crate) fn month(days: usize) {
 impl Month {
     fn day(&mut self, day: i64) {
         let (start, end) = (day * DAY + DAY, (day + 1) * DAY + DAY);
-        let mut arrival = [start + self.chance.pause(Self::rate(start)), start];
+        let mut arrival = [start + self.chance.pause_in_bursts(Self::rate(start)), start];
         let mut minute = start;
         let has_crawler = day % 4 == 3;
         self.told.most_queued = 0;
@@ -144,7 +165,7 @@ impl Month {
             } else if next == arrival[0] {
                 let title = self.popular();
                 self.request(title, Who::Reader, next);
-                arrival[0] = next + self.chance.pause(Self::rate(next));
+                arrival[0] = next + self.chance.pause_in_bursts(Self::rate(next));
             } else if next == arrival[1] {
                 let at = (next - start) % (DAY / 2);
                 if at < 10 * MINUTE {

@@ -4,7 +4,6 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use fs2::FileExt;
@@ -195,69 +194,6 @@ fn publisher_waits(lock: &Path) -> Duration {
 
 fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
-}
-
-/// 64 front ends at once, each `request` and `status`, while exports run and a sweep goes on.
-pub(crate) fn crowd(rounds: usize) -> Vec<Row> {
-    const CALLERS: usize = 64;
-    let place = Place::new();
-    let idle = {
-        let _dispatcher = place.start(&["dispatch", "--for", "1h"]);
-        let mut calls = 0;
-        let contenders: Vec<Contender<'_>> = vec![
-            Box::new(|| {
-                calls += 1;
-                place.time(&["--quiet", "request", &format!("idle {calls}")])
-            }),
-            Box::new(|| place.time(&["status", "idle 1"])),
-        ];
-        interleave(rounds.max(50), contenders)
-    };
-    place.fill("backlog", 5_000);
-    place.publish("due", 50_000, 11 * MINUTE, true);
-    let _dispatcher = place.start(&["dispatch", "--for", "1h"]);
-    let (asked, looked, errors) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()), Mutex::new(0));
-    std::thread::scope(|scope| {
-        scope.spawn(|| place.run(&["sweep"]));
-        for caller in 0..CALLERS {
-            let (place, asked, looked, errors) = (&place, &asked, &looked, &errors);
-            scope.spawn(move || {
-                for call in 0..rounds {
-                    let title = format!("{caller} {call}");
-                    for (list, args) in
-                        [(asked, ["--quiet", "request", &title]), (looked, ["--quiet", "status", &title])]
-                    {
-                        let (took, code) = time(|| place.run(&args));
-                        list.lock().expect("the list").push(took);
-                        *errors.lock().expect("a count") += usize::from(!matches!(code, 0 | 3 | 4));
-                    }
-                }
-            });
-        }
-    });
-    let errors = errors.into_inner().expect("a count");
-    let mut rows: Vec<Row> = [("request", asked, &idle[0]), ("status", looked, &idle[1])]
-        .into_iter()
-        .map(|(call, times, idle)| {
-            let (times, idle) = (Times(times.into_inner().expect("the list")), idle.median());
-            Row {
-                what: format!("`{call}` from {CALLERS} processes at once, exports and a sweep going on"),
-                against: "p99 ÷ its median when idle",
-                figure: times.quantile(0.99).as_secs_f64() / idle.as_secs_f64(),
-                bar: Some(25.0),
-                raw: format!(
-                    "p50 {}, p99 {}, most {}; idle {}",
-                    span(times.median()),
-                    span(times.quantile(0.99)),
-                    span(times.quantile(1.0)),
-                    span(idle)
-                ),
-            }
-        })
-        .collect();
-    let raw = format!("of {} calls", 2 * rounds * CALLERS);
-    rows.push(Row { what: "errors among them".into(), against: "calls", figure: errors as f64, bar: Some(0.0), raw });
-    rows
 }
 
 /// From the end of a worker's exporter to the start of its next.
