@@ -314,7 +314,7 @@ fn ten_thousand_lost_jobs_are_all_found_and_counted_once() {
 #[test]
 fn a_pooler_in_transaction_mode_may_stand_between() {
     let server = Server::own(&[]);
-    let pooler = server.pooler();
+    let pooler = server.pooler(2);
     let queue = Queue::on(server, "");
     let direct = format!("?host={}", server.dir().display());
     queue.reconfigure(&direct, &format!("?host={}&port=6432", pooler.dir().display()));

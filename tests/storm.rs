@@ -2,7 +2,11 @@
 //! to processes of the queue at random and a checker looks at processes, files and rows from outside, ten times a second.
 //!
 //! `EXPORT_QUEUE_STORM_SECONDS` says how long it lasts, `EXPORT_QUEUE_TEST_SEED` what happens in it as far as chance decides;
-//! `tests/storm SECONDS [SEED]` runs it alone. The first thing that is not as it must be ends it, with the story of its key.
+//! `tests/storm [SECONDS] [SEED]` runs it alone. The first thing that is not as it must be ends it, with the story of its key.
+//!
+//! With `--postgres` it goes over three machines on one PostgreSQL, behind PgBouncer in transaction mode
+//! (`EXPORT_QUEUE_STORM_SHARED_SECONDS`): now and then a machine loses its power for longer than a lease, and the server ends all
+//! sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,6 +26,8 @@ use export_queue::process;
 use rustix::process::Signal;
 use serde_json::Value;
 
+#[cfg(feature = "postgres")]
+use crate::harness::server::Server;
 use crate::harness::{Process, Queue, eventually, make_executable, now, since_epoch, text};
 use crate::people::Disk;
 
@@ -38,8 +44,34 @@ const GRACE: Duration = Duration::from_secs(2);
 /// The disk of the cache: room for all titles many times, and none for a filler.
 const DISK: &str = "64m";
 
-/// Queues and their slots.
-const QUEUES: &[(&str, usize)] = &[("default", 2), ("wide", 3)];
+/// Queues, their slots on each machine, and their bound over all machines.
+const QUEUES: &[(&str, usize, usize)] = &[("default", 2, 0), ("wide", 3, 0)];
+const SHARED_QUEUES: &[(&str, usize, usize)] = &[("default", 1, 0), ("wide", 2, 4)];
+
+/// How long a machine has a job for without a word.
+const LEASE: Duration = Duration::from_secs(15);
+
+/// What a storm goes over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ground {
+    /// One machine.
+    One,
+    /// One machine, with everything switched on that people can steer with.
+    Steered,
+    /// Three machines and one PostgreSQL.
+    #[cfg(feature = "postgres")]
+    Shared,
+}
+
+impl Ground {
+    fn queues(self) -> &'static [(&'static str, usize, usize)] {
+        if self.is_shared() { SHARED_QUEUES } else { QUEUES }
+    }
+
+    fn is_shared(self) -> bool {
+        !matches!(self, Self::One | Self::Steered)
+    }
+}
 
 /// No call of a front end may take longer, on a busy machine too.
 const GENEROUS: Duration = Duration::from_secs(30);
@@ -127,6 +159,10 @@ fn whole(title: &str) -> String {
     format!("%PDF-1.4\nxref\n{title}\n{:20000}\nstartxref\n9\n%%EOF\n", "")
 }
 
+/// Ends every session of the program.
+const END_SESSIONS: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                            WHERE application_name = 'export-queue' AND datname = current_database()";
+
 const SCRIPT: &str = r#"#!/bin/bash
 kind=$1 output=$2 title=$3
 half() { printf '%%PDF-1.4\nxref\n%s\n%10000s' "$title" '' >"$output" || exit 1; }
@@ -135,20 +171,28 @@ nap() { sleep 0.$((RANDOM % 4))$((RANDOM % 10)); }
 half
 "#;
 
-fn storm_queue(is_steered: bool) -> (Disk, Queue) {
-    let queue = Queue::new();
+/// The machines of a storm, the first of which has the disk of the cache and everything that exporters write.
+fn machines(over: Ground) -> (Disk, Vec<Queue>) {
+    let queue = match over {
+        Ground::One | Ground::Steered => Queue::new(),
+        #[cfg(feature = "postgres")]
+        Ground::Shared => behind_a_pooler(),
+    };
     let disk = Disk::mount(queue.path("cache"), DISK);
     let scratch = queue.path("").display().to_string();
     let mut cases = format!("{SCRIPT}case $kind in\n");
+    let given = fs::read_to_string(queue.path("config.toml")).expect("a configuration");
+    let database = given.lines().find(|line| line.starts_with("database")).unwrap_or_default();
     let mut config = format!(
-        "state_dir = \"state\"\n[cache]\ndir = \"cache\"\nmax_age = \"{}s\"\nserve_grace = \"{}s\"\n\
+        "{database}\nstate_dir = \"state\"\n[cache]\ndir = \"cache\"\nmax_age = \"{}s\"\nserve_grace = \"{}s\"\n\
          [defaults]\nformat = \"book\"\n[limits]\ntimeout = \"4s\"\nkill_grace = \"1s\"\nmax_log = \"100kB\"\n\
          [failures]\nhold = \"1s\"\n",
         MAX_AGE.as_secs(),
         GRACE.as_secs(),
     );
-    for (name, slots) in QUEUES {
-        write!(config, "[queue.{name}]\nslots = {slots}\nmin_free_disk = 0\n").expect("a string");
+    for (name, slots, bound) in over.queues() {
+        write!(config, "[queue.{name}]\nslots = {slots}\nmax_running = {bound}\nmin_free_disk = 0\n")
+            .expect("a string");
     }
     let script = queue.path("storm.sh").display().to_string();
     for (name, lane, keys, body, _) in FORMATS {
@@ -156,12 +200,15 @@ fn storm_queue(is_steered: bool) -> (Disk, Queue) {
         let input = if keys.contains("base") { ", \"{input}\"" } else { "" };
         write!(
             config,
-            "[format.{name}]\nextension = \"pdf\"\nqueue = \"{lane}\"\n{keys}\nenv = {{ SCRATCH = \"{scratch}\" }}\n\
+            "[format.{name}]\nextension = \"pdf\"\nqueue = \"{lane}\"\n{keys}\nenv = {{ SCRATCH = \"{scratch}\", NODE = \"0\" }}\n\
              command = [\"{script}\", \"{name}\", \"{{output}}\", \"{{title}}\"{input}]\n"
         )
         .expect("a string");
     }
-    if is_steered {
+    if over.is_shared() {
+        write!(config, "[node]\nlease = \"{}s\"\n", LEASE.as_secs()).expect("a string");
+    }
+    if over == Ground::Steered {
         config.push_str(&steering(&queue));
         config = config.replace("[cache]\n", "[cache]\nmax_bytes = \"150kB\"\nttl_from = \"accessed\"\n");
     }
@@ -169,11 +216,34 @@ fn storm_queue(is_steered: bool) -> (Disk, Queue) {
     fs::write(&script, cases).expect("the script can be written");
     make_executable(Path::new(&script));
     queue.configure(&config);
-    // For ticks whose clock is far ahead: they end who is silent and start nothing with that clock.
-    let late = config.replace("min_free_disk = 0", "min_free_disk = \"1000000 TB\"");
-    fs::write(queue.path("late.toml"), late).expect("the configuration can be written");
-    queue.run(["init", "--quiet"]).code(0);
-    (disk, queue)
+    let mut machines = vec![queue];
+    #[cfg(feature = "postgres")]
+    if over == Ground::Shared {
+        for number in 1..3 {
+            let other = Queue::beside(&machines[0]);
+            other.reconfigure("NODE = \"0\"", &format!("NODE = \"{number}\""));
+            machines.push(other);
+        }
+    }
+    for machine in &machines {
+        // For ticks whose clock is far ahead: they end who is silent and start nothing with that clock.
+        let config = fs::read_to_string(machine.path("config.toml")).expect("a configuration");
+        let late = config.replace("min_free_disk = 0", "min_free_disk = \"1000000 TB\"");
+        fs::write(machine.path("late.toml"), late).expect("the configuration can be written");
+        machine.run(["init", "--quiet"]).code(0);
+    }
+    (disk, machines)
+}
+
+/// A queue on a server of its own, through PgBouncer with fewer sessions than there are callers.
+#[cfg(feature = "postgres")]
+fn behind_a_pooler() -> Queue {
+    let server = Server::own(&[]);
+    let pooler = Box::leak(Box::new(server.pooler(8)));
+    let queue = Queue::on(server, "");
+    let direct = format!("?host={}", server.dir().display());
+    queue.reconfigure(&direct, &format!("?host={}&port=6432", pooler.dir().display()));
+    queue
 }
 
 /// What tells of each delivery, and sometimes fails or hangs.
@@ -207,10 +277,13 @@ struct Promise {
 struct Storm {
     /// Goes before the queue, in whose directory it is mounted.
     _disk: Disk,
-    queue: Queue,
+    machines: Vec<Queue>,
+    /// The number of the machine that is without power, if one is.
+    dark: AtomicUsize,
+    /// Whose turn it is to be called.
+    turn: AtomicUsize,
     start: Instant,
-    /// Everything that people can steer with is switched on.
-    is_steered: bool,
+    what: Ground,
     over: AtomicBool,
     /// The killer's own end comes after all others'.
     calm: AtomicBool,
@@ -234,6 +307,38 @@ struct Storm {
 impl Storm {
     fn goes_on(&self) -> bool {
         !self.over.load(Ordering::Relaxed)
+    }
+
+    /// The machine that everybody's files are on, and everybody's rows.
+    fn first(&self) -> &Queue {
+        &self.machines[0]
+    }
+
+    fn is_steered(&self) -> bool {
+        self.what == Ground::Steered
+    }
+
+    /// A machine that has power; each in its turn.
+    fn machine(&self) -> &Queue {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.machines.len();
+        let is_dark = turn == self.dark.load(Ordering::Relaxed);
+        &self.machines[if is_dark { (turn + 1) % self.machines.len() } else { turn }]
+    }
+
+    /// All processes of all machines, each once.
+    fn processes(&self) -> Vec<Process> {
+        let all = self.machines.iter().flat_map(Queue::processes);
+        let by_pid: BTreeMap<i32, Process> = all.map(|process| (process.pid, process)).collect();
+        by_pid.into_values().collect()
+    }
+
+    /// The number of the machine that a process runs on.
+    fn machine_of(&self, process: &Process) -> usize {
+        let own = |machine: &Queue| process.command.contains(&*machine.path("config.toml").to_string_lossy());
+        variable(process, "NODE")
+            .and_then(|number| number.parse().ok())
+            .or_else(|| self.machines.iter().position(own))
+            .unwrap_or_default()
     }
 
     fn count(&self, what: impl Into<String>) {
@@ -319,7 +424,16 @@ impl Storm {
         let first = err.lines().next().unwrap_or_default();
         if !first.is_empty() {
             let plain: String = first.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).take(140).collect();
-            self.count(format!("said {role}: {}", plain.replace(&*self.queue.path("").to_string_lossy(), "")));
+            let plain = self.machines.iter().fold(plain, |plain, machine| {
+                let path: String = machine
+                    .path("")
+                    .to_string_lossy()
+                    .chars()
+                    .map(|c| if c.is_ascii_digit() { '#' } else { c })
+                    .collect();
+                plain.replace(&path, "")
+            });
+            self.count(format!("said {role}: {plain}"));
         }
         (code, out.into_owned(), was_hit)
     }
@@ -359,7 +473,7 @@ impl Storm {
         let mut args = vec!["--json", role, "--format", &format];
         args.extend(more);
         args.extend(["--", &title]);
-        let (code, out, was_hit) = self.call(role, &title, self.queue.command(args));
+        let (code, out, was_hit) = self.call(role, &title, self.machine().command(args));
         let status = serde_json::from_str(out.lines().next().unwrap_or_default()).ok();
         (code, status, was_hit)
     }
@@ -379,7 +493,7 @@ impl Storm {
             };
             let (client, pages) = (format!("c{}", chance.below(3)), chance.below(60).to_string());
             let steered = [more, &["--client", &client, "--pages", &pages]].concat();
-            let more = if self.is_steered { &steered } else { more };
+            let more = if self.is_steered() { &steered } else { more };
             let before = since_epoch();
             let (code, status, _) =
                 if asks { self.about("request", number, more) } else { self.about("status", number, &[]) };
@@ -402,7 +516,7 @@ impl Storm {
         let path = PathBuf::from(text(&status["path"]));
         let expires: DateTime<Utc> = text(&status["expires_at"]).parse().expect("a time");
         // Where room may have to be made, a path is good for the grace and no more.
-        let until = if self.is_steered {
+        let until = if self.is_steered() {
             asked + GRACE
         } else {
             Duration::from_millis(expires.timestamp_millis().unsigned_abs()) + GRACE
@@ -428,21 +542,28 @@ impl Storm {
         let earliest = (since.saturating_sub(MAX_AGE.saturating_sub(GRACE))).as_millis();
         let sql = format!(
             "SELECT token FROM runs WHERE title = '{title}' AND format = '{format}'
-             AND max(published_at, coalesce(accessed_at, 0)) >= {earliest} LIMIT 1"
+             AND (published_at >= {earliest} OR accessed_at >= {earliest}) LIMIT 1"
         );
-        !self.queue.sql(&sql).is_empty()
+        !self.first().sql(&sql).is_empty()
     }
 
     fn dispatches(&self, mut chance: Chance, args: &[&str], pause: u64) {
-        while self.goes_on() {
-            self.call("dispatch", "dispatch", self.queue.command(args));
+        for turn in chance.below(3) as usize.. {
+            if !self.goes_on() {
+                break;
+            }
+            // Each machine in its turn: whoever is cron comes to all of them.
+            let number = turn % self.machines.len();
+            if number != self.dark.load(Ordering::Relaxed) {
+                self.call("dispatch", "dispatch", self.machines[number].command(args));
+            }
             chance.pause(pause);
         }
     }
 
     fn sweeps(&self, mut chance: Chance) {
         while self.goes_on() {
-            self.call("sweep", "sweep", self.queue.command(["--quiet", "sweep"]));
+            self.call("sweep", "sweep", self.machine().command(["--quiet", "sweep"]));
             chance.pause(1000);
         }
     }
@@ -450,18 +571,18 @@ impl Storm {
     fn operators(&self, mut chance: Chance) {
         while self.goes_on() {
             let operated = chance.below(TITLES / 4) * 4 + OPERATED;
-            if self.is_steered && chance.below(4) == 0 {
+            if self.is_steered() && chance.below(4) == 0 {
                 let queue = QUEUES[chance.below(2) as usize].0;
-                self.call("pause", "pause", self.queue.command(["pause", queue, "--message", "a moment"]));
+                self.call("pause", "pause", self.first().command(["pause", queue, "--message", "a moment"]));
                 chance.pause(600);
-                self.call("resume", "resume", self.queue.command(["resume"]));
+                self.call("resume", "resume", self.first().command(["resume"]));
             }
             match chance.below(6) {
                 0 | 1 => drop(self.about("cancel", operated, if chance.below(2) == 0 { &["--force"] } else { &[] })),
                 2 => drop(self.about("dismiss", operated, &[])),
                 3 => drop(self.about("retry", chance.below(TITLES), &[])),
                 4 => drop(self.about("explain", chance.below(TITLES), &[])),
-                _ => drop(self.call("list", "list", self.queue.command(["--json", "list"]))),
+                _ => drop(self.call("list", "list", self.machine().command(["--json", "list"]))),
             }
             chance.pause(400);
         }
@@ -478,13 +599,20 @@ impl Storm {
                 send(&process, signal);
             }
             frozen.retain(|(_, process)| process.lives());
-            if frozen.first().is_some_and(|(since, _)| since.elapsed() > Duration::from_secs(4)) {
-                self.late_tick();
+            if let Some((since, process)) = frozen.first()
+                && since.elapsed() > Duration::from_secs(4)
+            {
+                self.late_tick(self.machine_of(process));
             }
             if !self.goes_on() {
                 continue;
             }
-            let all = self.queue.processes();
+            if self.what.is_shared() && chance.below(30) == 0 {
+                let ended = self.first().sql(END_SESSIONS).len();
+                self.tell("", format!("the server ends {ended} sessions"));
+                self.count("hit sessions by the server");
+            }
+            let all = self.processes();
             let role = chance.below(100);
             let of_role = |process: &&Process| match role {
                 0..35 => is_worker(process),
@@ -536,9 +664,14 @@ impl Storm {
     }
 
     /// A tick that is so late that every silence is long; of the others that hold a lock it ends only who is as silent.
-    fn late_tick(&self) {
+    fn late_tick(&self, machine: usize) {
         let mut command = Command::new(crate::harness::PROGRAM);
-        command.arg("--config").arg(self.queue.path("late.toml")).arg("dispatch").stdin(Stdio::null()).current_dir("/");
+        command
+            .arg("--config")
+            .arg(self.machines[machine].path("late.toml"))
+            .arg("dispatch")
+            .stdin(Stdio::null())
+            .current_dir("/");
         command.env("EXPORT_QUEUE_TEST_MONOTONIC", "100");
         self.call("late", "late", command);
     }
@@ -551,8 +684,8 @@ impl Storm {
             self.check_exporters();
             self.check_promises();
             self.check_files(&mut seen);
-            if number.is_multiple_of(50) {
-                let sound = self.queue.sql("PRAGMA integrity_check");
+            if number.is_multiple_of(50) && !self.what.is_shared() {
+                let sound = self.first().sql("PRAGMA integrity_check");
                 if sound != ["ok"] {
                     self.violation("", &format!("the database: {sound:?}"));
                 }
@@ -570,10 +703,10 @@ impl Storm {
 
     /// Counts exporters by their markers; each was seen before the first is looked at again.
     fn check_exporters(&self) {
-        let exporters = self.queue.exporters();
-        let rows = self.queue.sql("SELECT token, queue FROM jobs WHERE token IS NOT NULL");
+        let exporters = self.first().exporters();
+        let rows = self.first().sql("SELECT token, queue FROM jobs WHERE token IS NOT NULL");
         let rows: BTreeMap<&str, &str> = rows.iter().filter_map(|row| row.split_once('|')).collect();
-        let mut runs: BTreeMap<String, Key> = BTreeMap::new();
+        let mut runs: BTreeMap<String, (Key, usize)> = BTreeMap::new();
         for process in &exporters {
             let (Some(run), Some(title)) = (run_of(process), title_of(process)) else { continue };
             let Some(format) = variable(process, "EXPORT_QUEUE_FORMAT") else { continue };
@@ -583,19 +716,21 @@ impl Storm {
             }
             let still = fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
             if String::from_utf8_lossy(&still).contains(&run) {
-                runs.insert(run, (format.to_owned(), title));
+                runs.insert(run, ((format.to_owned(), title), self.machine_of(process)));
             }
         }
-        for (queue, slots) in QUEUES {
+        for (queue, slots, bound) in self.what.queues() {
             let lane = |run: &str, format: &str| rows.get(run).copied().unwrap_or_else(|| queue_of(format)).to_owned();
-            let live: Vec<_> = runs.iter().filter(|(run, key)| lane(run, &key.0) == *queue).collect();
-            if live.len() > *slots {
-                let title = live.first().map(|(_, key)| key.1.clone()).unwrap_or_default();
+            let live: Vec<_> = runs.iter().filter(|(run, (key, _))| lane(run, &key.0) == *queue).collect();
+            let on = |machine| live.iter().filter(|(_, (_, its))| *its == machine).count();
+            let is_over = (0..self.machines.len()).any(|machine| on(machine) > *slots);
+            if is_over || (*bound > 0 && live.len() > *bound) {
+                let title = live.first().map(|(_, (key, _))| key.1.clone()).unwrap_or_default();
                 self.violation(&title, &format!("{} exporters in queue {queue}: {live:?}", live.len()));
             }
         }
         let mut keys: BTreeMap<&Key, &String> = BTreeMap::new();
-        for (run, key) in &runs {
+        for (run, (key, _)) in &runs {
             if let Some(other) = keys.insert(key, run) {
                 self.violation(&key.1, &format!("two exporters at once, runs {other} and {run}"));
             }
@@ -619,7 +754,7 @@ impl Storm {
 
     /// Every published file is the whole of one title, and of the title that its path was handed out for.
     fn check_files(&self, seen: &mut BTreeSet<(u64, i64, i64)>) {
-        for path in self.queue.published() {
+        for path in self.first().published() {
             let Ok(mut file) = fs::File::open(&path) else { continue };
             let meta = file.metadata().expect("an open file");
             if !seen.insert((meta.ino(), meta.mtime(), meta.mtime_nsec())) {
@@ -641,18 +776,18 @@ impl Storm {
     /// After the storm: everything settles without a person.
     fn settle(&self) {
         let frozen = || -> Vec<Process> {
-            self.queue.workers().into_iter().filter(|worker| is_worker(worker) && is_stopped(worker.pid)).collect()
+            self.processes().into_iter().filter(|worker| is_worker(worker) && is_stopped(worker.pid)).collect()
         };
         for _ in 0..4 {
-            if frozen().is_empty() {
-                break;
+            let machines: BTreeSet<usize> = frozen().iter().map(|worker| self.machine_of(worker)).collect();
+            for machine in machines {
+                self.late_tick(machine);
             }
-            self.late_tick();
         }
         for worker in frozen() {
             // Whoever is frozen and holds nothing harms nobody; whoever holds a slot must have been ended.
             let fds = fs::read_dir(format!("/proc/{}/fd", worker.pid)).into_iter().flatten().flatten();
-            let slots = self.queue.path("state/slots");
+            let slots = self.machines[self.machine_of(&worker)].path("state/slots");
             if fds.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|target| target.starts_with(&slots)) {
                 self.violation("worker", &format!("[{}] is frozen with a slot, and late ticks let it be", worker.pid));
             }
@@ -660,16 +795,19 @@ impl Storm {
             send(&worker, Signal::CONT);
         }
         eventually("every job has ended", || {
-            self.call("resume", "resume", self.queue.command(["resume"]));
-            self.call("dispatch", "dispatch", self.queue.command(["dispatch", "--wait"]));
-            self.queue.sql("SELECT id FROM jobs WHERE state < 2").is_empty().then_some(())
+            self.call("resume", "resume", self.first().command(["resume"]));
+            for machine in &self.machines {
+                self.call("dispatch", "dispatch", machine.command(["dispatch", "--wait"]));
+            }
+            self.first().sql("SELECT id FROM jobs WHERE state < 2").is_empty().then_some(())
         });
-        eventually("no process is left", || self.queue.processes().is_empty().then_some(()));
+        eventually("no process is left", || self.processes().is_empty().then_some(()));
     }
 
     /// Each accepted title is ready, or was and has expired, or has failed with a reason that is true.
     fn check_ends(&self) {
-        let rows = self.queue.sql("SELECT title, format, reason, detail FROM jobs WHERE state >= 2");
+        let rows =
+            self.first().sql("SELECT title, format, reason, replace(detail, '\n', ' ') FROM jobs WHERE state >= 2");
         let mut failed = BTreeSet::new();
         let hit = self.hit.lock().expect("hits").1.clone();
         for row in &rows {
@@ -706,11 +844,13 @@ impl Storm {
             }
         }
         self.check_told();
-        let log = fs::read_to_string(self.queue.path("state/logs/worker.txt")).unwrap_or_default();
-        if let Some(panic) = log.lines().find(|line| line.contains("panicked")) {
-            self.violation("worker", panic);
+        for machine in &self.machines {
+            let log = fs::read_to_string(machine.path("state/logs/worker.txt")).unwrap_or_default();
+            if let Some(panic) = log.lines().find(|line| line.contains("panicked")) {
+                self.violation("worker", panic);
+            }
         }
-        for line in self.queue.sql("SELECT outcome, coalesce(reason, ''), count(*) FROM runs GROUP BY 1, 2") {
+        for line in self.first().sql("SELECT outcome, coalesce(reason, ''), count(*) FROM runs GROUP BY 1, 2") {
             let (what, count) = line.rsplit_once('|').unwrap_or_default();
             let count = count.parse().unwrap_or(0);
             *self.counts.lock().expect("counts").entry(format!("run {what}")).or_default() += count;
@@ -721,25 +861,66 @@ impl Storm {
 impl Storm {
     /// Every end of a job was told at least once, or is still to be.
     fn check_told(&self) {
-        if !self.is_steered {
+        if !self.is_steered() {
             return;
         }
-        let mut known: BTreeSet<String> = self.queue.scratch("TOLD").into_iter().collect();
+        let mut known: BTreeSet<String> = self.first().scratch("TOLD").into_iter().collect();
         let told = known.len() as u64;
-        known.extend(self.queue.sql("SELECT id FROM deliveries"));
+        known.extend(self.first().sql("SELECT id FROM deliveries"));
         let last: u64 =
-            self.queue.sql("SELECT seq FROM sqlite_sequence WHERE name = 'deliveries'")[0].parse().unwrap_or(0);
+            self.first().sql("SELECT seq FROM sqlite_sequence WHERE name = 'deliveries'")[0].parse().unwrap_or(0);
         let forgotten: Vec<u64> = (1..=last).filter(|id| !known.contains(&id.to_string())).collect();
         if !forgotten.is_empty() {
             self.violation("", &format!("neither told nor to be told: {forgotten:?}"));
         }
-        let ends =
-            self.queue.sql("SELECT count(*) FROM runs WHERE outcome IN ('ready', 'failed_timeout', 'failed_unknown')");
+        let ends = self
+            .first()
+            .sql("SELECT count(*) FROM runs WHERE outcome IN ('ready', 'failed_timeout', 'failed_unknown')");
         let ends: u64 = ends[0].parse().unwrap_or(0);
         if last < ends {
             self.violation("", &format!("{ends} jobs ended, and {last} ends were to be told"));
         }
         *self.counts.lock().expect("counts").entry("told".to_owned()).or_default() += told;
+    }
+}
+
+impl Storm {
+    /// Now and then a machine loses its power, for longer than a lease; then it comes back.
+    fn blackouts(&self, mut chance: Chance) {
+        while self.goes_on() {
+            self.wait_for(Duration::from_millis(chance.below(12_000)));
+            let machine = chance.below(self.machines.len() as u64) as usize;
+            self.dark.store(machine, Ordering::Relaxed);
+            self.tell("", format!("machine {machine} has no power"));
+            let begun = now();
+            while self.goes_on() && begun.elapsed() < LEASE + Duration::from_secs(3) {
+                self.power_off(machine);
+                chance.pause(100);
+            }
+            self.dark.store(usize::MAX, Ordering::Relaxed);
+            self.tell("", format!("machine {machine} has power"));
+            self.count("hit machine by a power cut");
+        }
+    }
+
+    fn wait_for(&self, time: Duration) {
+        let begun = now();
+        while self.goes_on() && begun.elapsed() < time {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Kills everything that runs on a machine, workers before what they look after.
+    fn power_off(&self, machine: usize) {
+        let mut all: Vec<Process> =
+            self.processes().into_iter().filter(|process| self.machine_of(process) == machine).collect();
+        all.sort_by_key(|process| run_of(process).is_some());
+        for process in all {
+            let mut hit = self.hit.lock().expect("hits");
+            hit.0.insert(process.pid);
+            hit.1.extend(title_of(&process));
+            send(&process, Signal::KILL);
+        }
     }
 }
 
@@ -776,23 +957,30 @@ fn setting(name: &str, default: u64) -> u64 {
 
 #[test]
 fn in_a_storm_of_signals_every_promise_holds() {
-    storm(false, SECONDS);
+    storm(Ground::One, setting("EXPORT_QUEUE_STORM_SECONDS", SECONDS));
 }
 
 #[test]
 fn in_a_storm_every_promise_holds_with_everything_switched_on() {
-    storm(true, SECONDS / 2);
+    storm(Ground::Steered, setting("EXPORT_QUEUE_STORM_SECONDS", SECONDS / 2));
 }
 
-fn storm(is_steered: bool, seconds: u64) {
+#[cfg(feature = "postgres")]
+#[test]
+fn in_a_storm_over_three_machines_every_promise_holds() {
+    storm(Ground::Shared, setting("EXPORT_QUEUE_STORM_SHARED_SECONDS", SECONDS / 2));
+}
+
+fn storm(what: Ground, seconds: u64) {
     let seed = setting("EXPORT_QUEUE_TEST_SEED", since_epoch().as_nanos() as u64 | 1);
-    let seconds = setting("EXPORT_QUEUE_STORM_SECONDS", seconds);
-    println!("EXPORT_QUEUE_TEST_SEED={seed} EXPORT_QUEUE_STORM_SECONDS={seconds}");
-    let (disk, queue) = storm_queue(is_steered);
+    println!("{what:?}: EXPORT_QUEUE_TEST_SEED={seed}, {seconds} seconds");
+    let (disk, machines) = machines(what);
     let storm = Storm {
         _disk: disk,
-        queue,
-        is_steered,
+        machines,
+        dark: AtomicUsize::new(usize::MAX),
+        turn: AtomicUsize::new(0),
+        what,
         start: now(),
         over: AtomicBool::new(false),
         calm: AtomicBool::new(false),
@@ -821,6 +1009,9 @@ fn storm(is_steered: bool, seconds: u64) {
         others.push(scope.spawn(move || storm.dispatches(chance(22), &["dispatch", "--wait"], 600)));
         others.push(scope.spawn(move || storm.sweeps(chance(30))));
         others.push(scope.spawn(move || storm.operators(chance(31))));
+        if what.is_shared() {
+            others.push(scope.spawn(move || storm.blackouts(chance(32))));
+        }
         while storm.goes_on() && storm.start.elapsed() < Duration::from_secs(seconds) {
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -861,5 +1052,5 @@ fn storm(is_steered: bool, seconds: u64) {
     }
     let is_green = storm.violations.lock().expect("violations").is_empty();
     assert!(is_green, "EXPORT_QUEUE_TEST_SEED={seed}\n{}", storm.report());
-    storm.queue.assert_quiet();
+    storm.machines.iter().for_each(Queue::assert_quiet);
 }

@@ -145,19 +145,19 @@ impl Server {
     }
 }
 
-/// PgBouncer in transaction mode with two sessions, on a socket of its own; it ends as the server does.
+/// PgBouncer in transaction mode, on a socket of its own; it ends as the server does.
 pub(crate) struct Pooler {
     dir: PathBuf,
     _keeper: Child,
 }
 
 impl Server {
-    /// Starts a pooler before this server.
-    pub(crate) fn pooler(&self) -> Pooler {
+    /// Starts a pooler before this server, with so many sessions.
+    pub(crate) fn pooler(&self, sessions: u32) -> Pooler {
         let dir = tempfile::Builder::new().prefix("pgb").tempdir_in("/tmp").expect("a directory").keep();
         let settings = format!(
             "[databases]\n* = host={}\n[pgbouncer]\nlisten_addr =\nunix_socket_dir = {}\nlisten_port = 6432\n\
-             auth_type = trust\nauth_file = {}\npool_mode = transaction\ndefault_pool_size = 2\n",
+             auth_type = trust\nauth_file = {}\npool_mode = transaction\ndefault_pool_size = {sessions}\n",
             self.dir.display(),
             dir.display(),
             dir.join("users").display()
