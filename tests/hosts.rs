@@ -78,7 +78,7 @@ fn titles() -> usize {
     std::env::var("EXPORT_QUEUE_TEST_TITLES").ok().and_then(|text| text.parse().ok()).unwrap_or(TITLES)
 }
 
-/// Three machines on a switch, two slots each; the server is on the switch itself.
+/// Three machines on a switch, two slots each, and two of them with clocks that are wrong; the server is on the switch itself.
 fn machines(switch: &Switch, server: &'static Server) -> Vec<Machine> {
     let first = Queue::on(server, "[node]\nlease = \"10s\"\n");
     let (script, scratch) = (first.path("exporter"), first.path("").display().to_string());
@@ -101,8 +101,9 @@ fn machines(switch: &Switch, server: &'static Server) -> Vec<Machine> {
     });
     let queues = std::iter::once(first).chain(others);
     let mut machines: Vec<Machine> = Vec::new();
-    for (number, mut queue) in (2..).zip(queues) {
+    for ((number, skew), mut queue) in [(2, "-3600"), (3, "3600"), (4, "0")].into_iter().zip(queues) {
         let host = switch.connect(number);
+        queue.set("EXPORT_QUEUE_TEST_CLOCK", skew);
         queue.move_to(&host);
         queue.run(["init", "--quiet"]).code(0);
         machines.push(Machine { queue, number, host });
@@ -186,9 +187,7 @@ fn hosts_that_are_cut_off_killed_and_skewed_make_each_title_once() {
     let _turn = heavy();
     let switch = Switch::new();
     let server = Server::on(switch.host());
-    let mut machines = machines(&switch, server);
-    machines[0].queue.set("EXPORT_QUEUE_TEST_CLOCK", "-3600");
-    machines[1].queue.set("EXPORT_QUEUE_TEST_CLOCK", "3600");
+    let machines = machines(&switch, server);
     machines[0].host.lose(10);
     let begun = now();
     let count = titles();
