@@ -185,9 +185,13 @@ fn come_and_go(url: &str, prefix: &str, count: u32) -> Vec<Duration> {
     let mut took = Vec::new();
     for n in 0..count {
         let token = format!("{prefix} {n}");
-        let begun = now();
-        let job = store.claim(&claim(&token), at).expect("a claim").expect("something is due");
-        took.push(begun.elapsed());
+        // Where others were quicker with sixteen heads there is nothing for now.
+        let job = eventually("something is due", || {
+            let begun = now();
+            let job = store.claim(&claim(&token), at).expect("a claim");
+            took.push(begun.elapsed());
+            job
+        });
         let run = export_queue::job::Run { published_at: Some(at), ..job.run(Outcome::Ready, at) };
         store.finish(&run, "node").expect("an end");
     }
