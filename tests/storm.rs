@@ -216,15 +216,8 @@ fn machines(over: Ground) -> (Disk, Vec<Queue>) {
     fs::write(&script, cases).expect("the script can be written");
     make_executable(Path::new(&script));
     queue.configure(&config);
-    let mut machines = vec![queue];
-    #[cfg(feature = "postgres")]
-    if over == Ground::Shared {
-        for number in 1..3 {
-            let other = Queue::beside(&machines[0]);
-            other.reconfigure("NODE = \"0\"", &format!("NODE = \"{number}\""));
-            machines.push(other);
-        }
-    }
+    let mut machines = others(&queue, over);
+    machines.insert(0, queue);
     for machine in &machines {
         // For ticks whose clock is far ahead: they end who is silent and start nothing with that clock.
         let config = fs::read_to_string(machine.path("config.toml")).expect("a configuration");
@@ -233,6 +226,22 @@ fn machines(over: Ground) -> (Disk, Vec<Queue>) {
         machine.run(["init", "--quiet"]).code(0);
     }
     (disk, machines)
+}
+
+/// Further machines beside the first.
+#[cfg(feature = "postgres")]
+fn others(first: &Queue, over: Ground) -> Vec<Queue> {
+    let beside = |number: usize| {
+        let other = Queue::beside(first);
+        other.reconfigure("NODE = \"0\"", &format!("NODE = \"{number}\""));
+        other
+    };
+    if over.is_shared() { vec![beside(1), beside(2)] } else { Vec::new() }
+}
+
+#[cfg(not(feature = "postgres"))]
+fn others(_first: &Queue, _over: Ground) -> Vec<Queue> {
+    Vec::new()
 }
 
 /// A queue on a server of its own, through PgBouncer with fewer sessions than there are callers.
