@@ -58,6 +58,7 @@ conform! {
     a_later_job_is_due_at_its_time
     a_time_beyond_the_horizon_counts_as_reached
     a_published_run_deletes_its_job_and_is_recorded
+    what_a_caller_left_with_a_file_goes_with_the_file
     the_end_of_a_run_and_the_next_claim_are_one
     a_refresh_during_the_run_queues_the_job_again
     a_claim_that_read_the_clock_before_a_refresh_serves_it
@@ -433,6 +434,27 @@ fn a_published_run_deletes_its_job_and_is_recorded(store: &mut dyn Store) {
     assert_eq!(store.finish(&run, "node").unwrap(), Settled::Lost, "once");
     assert_eq!(store.history(None, 9).unwrap().len(), 1);
     assert!(store.history(Some("B.epub"), 9).unwrap().is_empty());
+}
+
+fn what_a_caller_left_with_a_file_goes_with_the_file(store: &mut dyn Store) {
+    let of = |store: &dyn Store| store.meta_of_file("A.epub").unwrap();
+    assert_eq!(of(store), None);
+    for (number, meta) in [(0, Some("1")), (10, Some("2")), (20, None)] {
+        put(store, &Ask { meta: meta.map(str::to_owned), ..ask("A") }, at(number));
+        let job = start(store, &format!("t{number}"), at(number + 1));
+        store.finish(&published(&job, at(number + 2)), "node").unwrap();
+        assert_eq!(of(store).as_deref(), meta);
+    }
+    put(store, &Ask { meta: Some("3".into()), ..ask("A") }, at(30));
+    let job = start(store, "t30", at(31));
+    store.finish(&published(&job, at(32)), "node").unwrap();
+    put(store, &ask("A"), at(40));
+    let failing = start(store, "t40", at(41));
+    let note = FailureNote { reason: Failure::ExitNonzero, detail: "", keeps_token: false };
+    assert!(store.fail(&failing.run(Outcome::FailedUnknown, at(42)), "node", &note).unwrap());
+    assert_eq!(of(store).as_deref(), Some("3"), "a later run that failed made no file");
+    store.swept(&["A.epub".to_owned()]).unwrap();
+    assert_eq!(of(store), None);
 }
 
 fn the_end_of_a_run_and_the_next_claim_are_one(store: &mut dyn Store) {

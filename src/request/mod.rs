@@ -23,7 +23,7 @@ use crate::exporter;
 use crate::fault;
 use crate::forecast::{self, Outlook, Running};
 use crate::gates;
-use crate::job::{Job, Outcome, Phase, Waiting};
+use crate::job::{Job, Phase, Waiting};
 use crate::key::{self, Key};
 use crate::rules::{self, Scene};
 use crate::store::{Ask, Patience, Requested, Store};
@@ -269,8 +269,7 @@ fn describe_job(home: &Home, store: &dyn Store, answer: &mut Answer) -> Result<(
         return describe(home, store, job, answer);
     }
     if answer.file.is_some() {
-        let run = store.history(Some(&answer.filename), 1)?.pop();
-        answer.meta = run.filter(|run| run.outcome == Outcome::Ready).and_then(|run| run.meta);
+        answer.meta = store.meta_of_file(&answer.filename)?;
     }
     Ok(())
 }

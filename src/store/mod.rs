@@ -571,6 +571,9 @@ pub trait Store {
         self.runs(&Past { filename: filename.map(str::to_owned), limit: Some(limit), ..Past::default() })
     }
 
+    /// What the caller whose run made the file wants to have back, JSON.
+    fn meta_of_file(&self, filename: &str) -> Result<Option<String>>;
+
     /// Shows every run that ended since then, in no order, without keeping them all in memory.
     fn ended(&self, since: DateTime<Utc>, visit: &mut dyn FnMut(Ended)) -> Result<()>;
 

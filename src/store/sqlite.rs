@@ -576,6 +576,13 @@ impl Store for Sqlite {
         })
     }
 
+    fn meta_of_file(&self, filename: &str) -> Result<Option<String>> {
+        self.read(|conn| {
+            let mut statement = conn.prepare_cached(sql!("meta_of_file"))?;
+            Ok(statement.query_row(named_params! {":filename": filename}, |row| row.get(0)).optional()?.flatten())
+        })
+    }
+
     fn ended(&self, since: DateTime<Utc>, visit: &mut dyn FnMut(Ended)) -> Result<()> {
         self.read(|conn| {
             let mut statement = conn.prepare(sql!("ended"))?;

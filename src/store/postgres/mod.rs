@@ -602,6 +602,13 @@ impl Store for Postgres {
         self.read(|tx| tx.query(sql, params)?.iter().map(rows::run).collect())
     }
 
+    fn meta_of_file(&self, filename: &str) -> Result<Option<String>> {
+        self.read(|tx| match tx.first(sql!("meta_of_file"), named! {":filename": filename})? {
+            Some(row) => row.text("meta"),
+            None => Ok(None),
+        })
+    }
+
     fn ended(&self, since: DateTime<Utc>, visit: &mut dyn FnMut(Ended)) -> Result<()> {
         let mut after = (millis(since), String::new());
         loop {
