@@ -16,7 +16,7 @@ use crate::job::{Job, Phase, Waiting};
 const MIN_HISTORY: usize = 3;
 
 /// Jobs ahead are counted to this.
-const AHEAD_COUNTED: usize = 1000;
+const AHEAD_COUNTED: u32 = 1000;
 
 /// How often the queue is replayed.
 const REPLAYS: u64 = 40;
@@ -45,6 +45,24 @@ pub struct Running {
     pub limit: Duration,
 }
 
+/// Whether the start of a queued job can be foreseen, given history: it waits for nothing but a slot or the time, and the queue
+/// ahead of it was counted to its end.
+pub fn can_be_foreseen(waiting: Option<Waiting>, ahead: u32) -> bool {
+    let by_order = match waiting {
+        None | Some(Waiting::NoFreeSlot | Waiting::BackingOff | Waiting::NotBefore) => true,
+        Some(
+            Waiting::Paused
+            | Waiting::LowMemory
+            | Waiting::HighLoad
+            | Waiting::LowDisk
+            | Waiting::WaitingForBase
+            | Waiting::NoDispatcher
+            | Waiting::ExporterMissing,
+        ) => false,
+    };
+    by_order && ahead < AHEAD_COUNTED
+}
+
 /// In how many seconds, at least and at most, a queued job is expected to start and a started one to be ready. `None`
 /// without history of its format and of those that go before it, beyond the counted part of the queue, and where something
 /// else than a slot or the time is waited for.
@@ -58,17 +76,8 @@ pub fn eta(job: &Job, waiting: Option<Waiting>, outlook: &Outlook, now: DateTime
             Some((left(5)?.as_secs(), whole_seconds(left(9)?)))
         }
         Phase::Queued { later } => {
-            match waiting {
-                None | Some(Waiting::NoFreeSlot | Waiting::BackingOff | Waiting::NotBefore) => {}
-                Some(
-                    Waiting::Paused
-                    | Waiting::LowMemory
-                    | Waiting::HighLoad
-                    | Waiting::LowDisk
-                    | Waiting::WaitingForBase
-                    | Waiting::NoDispatcher
-                    | Waiting::ExporterMissing,
-                ) => return None,
+            if !can_be_foreseen(waiting, outlook.ahead.len() as u32) {
+                return None;
             }
             let (soonest, latest) = outlook.start()?;
             let by_time = later.map_or(0, |(at, _)| (at - now).to_std().map_or(0, whole_seconds));
@@ -85,7 +94,7 @@ impl Outlook {
 
     /// After how long a slot is free for the job, at least and at most.
     fn start(&self) -> Option<(Duration, Duration)> {
-        if self.slots == 0 || self.ahead.len() >= AHEAD_COUNTED {
+        if self.slots == 0 {
             return None;
         }
         let formats: BTreeSet<&String> = self.ahead.iter().collect();

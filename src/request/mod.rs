@@ -283,7 +283,10 @@ fn describe(home: &Home, store: &dyn Store, job: Job, answer: &mut Answer) -> Re
             let scene = scene(home, store, &job, pause.is_some())?;
             answer.ahead = Some(ahead);
             answer.waiting = rules::waiting(&job, scene, answer.now);
-            answer.eta = forecast::eta(&job, answer.waiting, &outlook(store, &job, scene, answer.now)?, answer.now);
+            if forecast::can_be_foreseen(answer.waiting, ahead) {
+                let outlook = outlook(store, &job, scene, answer.now)?;
+                answer.eta = forecast::eta(&job, answer.waiting, &outlook, answer.now);
+            }
             answer.message = pause.and_then(|pause| pause.message);
         }
         Phase::Started { .. } => {
