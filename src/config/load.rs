@@ -31,10 +31,13 @@ pub struct Loaded {
     pub(super) overrides: Vec<Override>,
 }
 
-/// Copies the environment of this process; what is not UTF-8 is replaced, a name that is not is left out.
+/// Copies what of the environment of this process is for this program; what is not UTF-8 is replaced, a name that is not is
+/// left out.
 pub fn environment() -> BTreeMap<String, String> {
     let readable = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-        Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+        let name = name.into_string().ok()?;
+        let is_ours = name.starts_with("EXPORT_QUEUE") || ["HOME", "XDG_CONFIG_HOME", "NO_COLOR"].contains(&&*name);
+        is_ours.then(|| (name, value.to_string_lossy().into_owned()))
     };
     std::env::vars_os().filter_map(readable).collect()
 }
