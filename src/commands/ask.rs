@@ -31,6 +31,10 @@ struct Chosen {
 }
 
 impl Chosen {
+    fn ready(&self, home: &Home) -> Result<Option<Answer>> {
+        request::ready(home, &self.key, &self.filename)
+    }
+
     fn status(&self, home: &Home) -> Result<Answer> {
         request::status_of(home, &self.key, &self.filename)
     }
@@ -143,7 +147,10 @@ pub(super) fn rehearse(start: &Start, select: &Select, terms: Terms) -> Result<E
 
 pub(super) fn status(start: &Start, select: &Select, wait: Option<Duration>) -> Result<Exit> {
     let home = start.home()?;
-    let answer = choose(&home, select)?.status(&home)?;
+    let chosen = choose(&home, select)?;
+    // All that a line of text says of a ready file, the file says by itself.
+    let by_file = if start.global.json || wait.is_some() { None } else { chosen.ready(&home)? };
+    let answer = by_file.map_or_else(|| chosen.status(&home), Ok)?;
     print(start, &await_final(start, &home, answer, wait)?)
 }
 

@@ -207,6 +207,20 @@ pub fn poke(home: &Home) -> Result<()> {
     }
 }
 
+/// What the file of an export says by itself: path, size, dates. Only [`status`] knows what is more to say beside a ready file:
+/// a newer one that is under way, and what the caller wants to have back. `None` when there is no ready file.
+///
+/// # Errors
+/// The cache cannot be looked at.
+pub fn ready(home: &Home, key: &Key, filename: &str) -> Result<Option<Answer>> {
+    let now = clock::now();
+    let Some(file) = home.ready(filename, now)? else {
+        return Ok(None);
+    };
+    note_access(home, &file.0, now);
+    Ok(Some(Answer { file: Some(file), ..blank(home, key, filename.to_owned(), now) }))
+}
+
 /// Says what is true of an export.
 ///
 /// # Errors
@@ -244,18 +258,22 @@ fn look(home: &Home, key: &Key, filename: &str, opened: Option<&dyn Store>) -> R
         }
         other => other?,
     }
-    if let Some((facts, _)) = answer.file.as_ref().filter(|(facts, _)| home.cache.policy.renews(facts.dates, now)) {
-        note_access(home, &facts.filename, now);
-    }
-    if !is_ready {
+    if let Some((file, _)) = &answer.file {
+        note_access(home, file, now);
+    } else {
         // Between the two looks the job may have been fulfilled and its row deleted.
         answer.file = home.ready(filename, clock::now())?.filter(|_| answer.job.is_none());
     }
     Ok(answer)
 }
 
-/// Notes that a path is handed out, for the next tick to tell the file; whoever may not, or would have to wait, does not.
-fn note_access(home: &Home, filename: &str, now: DateTime<Utc>) {
+/// Notes that a path is handed out, where that counts, for the next tick to tell the file; whoever may not, or would have to
+/// wait, does not.
+fn note_access(home: &Home, file: &Facts, now: DateTime<Utc>) {
+    if !home.cache.policy.renews(file.dates, now) {
+        return;
+    }
+    let filename = &file.filename;
     if let Err(error) =
         home.open_to_ask().and_then(|mut store| store.accessed(filename, now, home.cache.policy.renewed_before(now)))
     {
