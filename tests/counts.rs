@@ -1,4 +1,4 @@
-//! What calls cost, in counts: system calls, syncs, transactions. Times depend on the machine and on what else it does; these
+//! What calls cost, in counts: system calls, syncs, transactions, instructions, statements, page faults. Times depend on the machine and on what else it does; these
 //! do not. `docs/costs.md` says what each is for.
 
 use std::collections::BTreeMap;
@@ -89,6 +89,83 @@ fn dispatcher(queue: &Queue) -> Running {
 /// One process that ends by itself.
 fn calls(queue: &Queue, args: &[&str], code: i32) -> Calls {
     traced(queue, args, code).swap_remove(0)
+}
+
+/// What one process did, as valgrind counts it: in the program that is tested, which is a debug build; what is SQLite's, and that
+/// is most of it, is optimised there too. The loader is not counted.
+struct Work {
+    instructions: u64,
+    statements: u64,
+}
+
+fn work(queue: &Queue, args: &[&str], code: i32) -> Work {
+    let profile = queue.path("profile");
+    let program = queue.command(args);
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--quiet", "--tool=callgrind", "--toggle-collect=main"]);
+    valgrind.arg(format!("--callgrind-out-file={}", profile.display()));
+    let done = valgrind.arg(program.get_program()).args(program.get_args()).output().expect("valgrind runs");
+    assert_eq!(done.status.code(), Some(code), "{done:?}");
+    let profile = fs::read_to_string(profile).expect("the profile");
+    let total = profile.lines().find_map(|line| line.strip_prefix("totals: ")).expect("a total");
+    Work { instructions: total.trim().parse().expect("a number"), statements: calls_of(&profile, "sqlite3_prepare_v3") }
+}
+
+/// How often a function was called ("Callgrind Format Specification": a name is written where its number comes first).
+fn calls_of(profile: &str, function: &str) -> u64 {
+    let named = profile.lines().find_map(|line| line.split_once("fn=")?.1.strip_suffix(function)?.strip_suffix(' '));
+    let number = named.unwrap_or("never called");
+    let mut is_callee = false;
+    let mut calls = 0;
+    for line in profile.lines() {
+        if let Some(callee) = line.strip_prefix("cfn=") {
+            is_callee = callee.split(' ').next() == Some(number);
+        } else if let Some(count) = line.strip_prefix("calls=").filter(|_| is_callee) {
+            calls += count.split(' ').next().and_then(|count| count.parse::<u64>().ok()).expect("a number");
+        }
+    }
+    calls
+}
+
+/// The page faults of a call, with those of the fork that it began with.
+fn page_faults(queue: &Queue, args: &[&str]) -> u64 {
+    let program = queue.command(args);
+    let mut shell = Command::new("sh");
+    // proc(5): the 11th field is cminflt; the second, in brackets, is `sh`.
+    shell.args(["-c", "\"$@\" >&2; read -r line </proc/$$/stat; set -- $line; echo \"${11}\"", "sh"]);
+    let done = shell.arg(program.get_program()).args(program.get_args()).output().expect("sh runs");
+    String::from_utf8_lossy(&done.stdout).trim().parse().unwrap_or_else(|_| panic!("{done:?}"))
+}
+
+#[test]
+fn calls_of_front_ends_do_little() {
+    let queue = Queue::new();
+    // No more than a queue needs: each format costs a debug build 60,000 instructions to read.
+    queue.configure(
+        "state_dir = \"state\"\ncache.dir = \"cache\"\ndefaults.format = \"ok\"\n[queue.default]\nmin_free_disk = 0\n\
+         [format.ok]\nextension = \"txt\"\ncommand = [\"cp\", \"/etc/passwd\", \"{output}\"]\n",
+    );
+    queue.request("ok", "A");
+    queue.dispatch().code(0);
+    queue.await_state("ok", "A", "ready");
+    queue.run(["pause"]).code(0);
+    queue.request("ok", "B");
+    let _dispatcher = dispatcher(&queue);
+    // Thousands of instructions, a third more than they are; statements; page faults, a third more, those of the loader included.
+    for (args, code, instructions, statements, faults) in [
+        (&["--quiet", "status", "--format", "ok", "A"][..], 0, 620, 0, 560),
+        (&["--json", "status", "--format", "ok", "A"], 0, 2_450, 5, 620),
+        (&["--json", "status", "--format", "ok", "B"], 3, 3_150, 7, 640),
+        (&["--json", "request", "--format", "ok", "C"], 3, 4_700, 17, 660),
+    ] {
+        let work = work(&queue, args, code);
+        // The title that was asked for is joined now, which costs about as much.
+        let took = page_faults(&queue, args);
+        println!("{args:?}: {} instructions, {} statements, {took} page faults", work.instructions, work.statements);
+        assert!(work.instructions <= instructions * 1000, "{args:?}: {} instructions", work.instructions);
+        assert!(work.statements <= statements, "{args:?}: {} statements", work.statements);
+        assert!(took <= faults, "{args:?}: {took} page faults");
+    }
 }
 
 /// Statements that look at every row, and who waits for them.
