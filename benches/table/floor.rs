@@ -60,3 +60,18 @@ fn copy(sample: &Path, dir: &Path, number: usize, done: &mut Connection) {
     tx.execute("INSERT INTO done VALUES (?1)", [number as i64]).expect("a row");
     tx.commit().expect("a commit");
 }
+
+/// The argument by which this program is [`insert`].
+pub(crate) const INSERT: &str = "--insert";
+
+/// The least that keeps a request: one row of one table, committed with `synchronous=FULL`.
+pub(crate) fn insert(database: &Path) {
+    connect(database).execute("INSERT INTO done VALUES ('x')", []).expect("a row");
+}
+
+/// A database for [`insert`], held open as a dispatcher would hold it.
+pub(crate) fn held(database: &Path) -> Connection {
+    let held = connect(database);
+    held.execute_batch("CREATE TABLE done (name TEXT)").expect("a table");
+    held
+}

@@ -59,6 +59,7 @@ fn main() {
         args.iter().map(String::as_str).partition(|arg| arg.parse::<usize>().is_ok());
     let number = numbers.first().and_then(|number| number.parse().ok());
     match words.as_slice() {
+        [floor::INSERT, database] => floor::insert(database.as_ref()),
         [rows::STAMP, log, output] => rows::stamp(log.as_ref(), output.as_ref()),
         ["month"] => month::month(number.unwrap_or(30)),
         ["growth", dir, plots @ ..] => growth::growth(dir.as_ref(), plots, number.unwrap_or(15)),
