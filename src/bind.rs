@@ -25,6 +25,8 @@ use crate::retention::Policy;
 use crate::store::sqlite::Sqlite;
 use crate::store::{Listeners, Node, Patience, Store};
 
+pub use self::engine::{database_of, shared_schema};
+
 /// How long a first use waits for another first use.
 const FIRST_USE: Duration = Duration::from_secs(10);
 
@@ -391,14 +393,18 @@ impl Home {
         self.make_dir(state, STATE_MODE)?;
         self.refuse_others()?;
         refuse_network(state)?;
-        let lock = self.take_init_lock()?;
+        let lock = self.lock_set_up()?;
         self.make_parts()?;
         self.make_database()?;
         self.bind_cache()?;
         Ok(lock.release()?)
     }
 
-    fn take_init_lock(&self) -> Result<lock::Held> {
+    /// Takes the lock under which the parts of a queue are made and bound together.
+    ///
+    /// # Errors
+    /// Another process holds it for ten seconds (75), or its file cannot be used.
+    pub fn lock_set_up(&self) -> Result<lock::Held> {
         let path = self.layout.init_lock();
         let held = lock::take_within(&path, FIRST_USE).map_err(|error| unusable(&path, &error))?;
         held.ok_or_else(|| Refusal::try_later(format!("{} is held by another first use", path.display())))
@@ -451,7 +457,7 @@ impl Home {
         self.make_dir(&self.layout.state, STATE_MODE)?;
         self.refuse_others()?;
         refuse_network(&self.layout.state)?;
-        let lock = self.take_init_lock()?;
+        let lock = self.lock_set_up()?;
         self.make_parts()?;
         self.make_dir(&self.layout.cache, 0o2750)?;
         if !self.layout.marker().exists() && !is_vacant(&self.layout.cache)? && !has_our_files(&self.cache) {

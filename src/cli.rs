@@ -445,6 +445,19 @@ pub enum Command {
         #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "2s")]
         interval: Duration,
     },
+    /// Move the queue to another database, or look at its schema
+    #[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
+    Migrate {
+        /// Move it there: a postgres:// URL, or `sqlite`
+        #[arg(long, value_name = "URL")]
+        to: Option<String>,
+        /// Wait so long for running exports
+        #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10m")]
+        wait: Duration,
+        /// What else to do.
+        #[command(subcommand)]
+        command: Option<MigrateCommand>,
+    },
     /// Print completions for a shell
     Completions {
         /// Which shell
@@ -455,6 +468,15 @@ pub enum Command {
         /// Which command
         command: Option<String>,
     },
+}
+
+/// What to do about the schema of the database.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub enum MigrateCommand {
+    /// Say which schema the database holds, and which ones this program knows
+    Status,
+    /// Print the SQL that sets up an empty PostgreSQL database
+    Sql,
 }
 
 /// What to do with the configuration.

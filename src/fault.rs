@@ -46,6 +46,13 @@ pub const MOMENTS: &[&str] = &[
     "sweep.before_unlink",
     "sweep.after_unlink",
     "sweep.before_commit",
+    "migrate.before_close",
+    "migrate.after_close",
+    "migrate.between_rows",
+    "migrate.before_arrival",
+    "migrate.after_arrival",
+    "migrate.after_leaving",
+    "migrate.after_opening",
 ];
 
 /// Passes the moment `name`; a debug build does there what `EXPORT_QUEUE_FAULT` asks for.

@@ -14,7 +14,7 @@
 //! | words | [`job`] [`key`] [`exit`] [`clock`] [`config`] [`template`] [`layout`] [`identity`] [`fault`] |
 //! | rules | [`rules`] (what a request does, order, back-off, what becomes of a lost run), [`forecast`], [`retention`] (facts + now → plan), [`stats`] |
 //! | hands | [`lock`] [`store`] [`cache`] [`process`] [`exporter`] [`gates`] [`stop`] |
-//! | flows | [`bind`] (opening and setting up) [`request`] [`recover`] [`work`] [`errand`] [`dispatch`] [`sweep`] [`check`] [`health`] [`metrics`] |
+//! | flows | [`bind`] (opening and setting up) [`request`] [`recover`] [`work`] [`errand`] [`dispatch`] [`sweep`] [`check`] [`health`] [`metrics`] [`migrate`] |
 //! | faces | [`cli`] [`commands`] [`output`] |
 //!
 //! # Invariants
@@ -63,6 +63,7 @@ pub mod key;
 pub mod layout;
 pub mod lock;
 pub mod metrics;
+pub mod migrate;
 pub mod output;
 pub mod process;
 pub mod recover;

@@ -34,7 +34,8 @@ const OLD: Duration = Duration::from_secs(700);
 #[test]
 fn whatever_dies_at_whatever_moment_the_next_ticks_restore_everything() {
     let only = std::env::var("CRASH_ONLY").unwrap_or_default();
-    let moments = MOMENTS.iter().filter(|moment| moment.contains(&only));
+    // A move has a walk of its own, in tests/migrate.rs.
+    let moments = MOMENTS.iter().filter(|moment| moment.contains(&only) && !moment.starts_with("migrate."));
     let walks: Vec<(&str, &str)> = moments.flat_map(|moment| WAYS.iter().map(move |way| (*moment, *way))).collect();
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());
@@ -51,7 +52,7 @@ fn whatever_dies_at_whatever_moment_the_next_ticks_restore_everything() {
         }
     });
     let failed = failed.into_inner().expect("the list");
-    println!("{} moments, {} walks, {} failed", MOMENTS.len(), walks.len(), failed.len());
+    println!("{} moments, {} walks, {} failed", walks.len() / WAYS.len(), walks.len(), failed.len());
     assert!(failed.is_empty(), "{failed:?}");
 }
 

@@ -32,6 +32,8 @@ const COMMANDS: &[&str] = &[
     "health",
     "metrics",
     "watch",
+    "migrate status",
+    "migrate sql",
     "completions",
     "man",
 ];

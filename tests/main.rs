@@ -29,6 +29,8 @@ mod gates;
 mod hosts;
 mod lasting;
 mod locks;
+#[cfg(feature = "postgres")]
+mod migrate;
 mod model;
 mod names;
 #[cfg(feature = "postgres")]

@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
-use super::{Home, read_small};
+use super::{Home, read_small, refuse_network};
 use crate::clock;
+use crate::exit::Refusal;
+use crate::store::moving::{Mark, Movable};
 use crate::store::sqlite::Sqlite;
 use crate::store::{Patience, Store};
 
@@ -31,9 +33,37 @@ impl Home {
 
     /// What may be told of where the queue is kept.
     pub fn engine_name(&self) -> String {
+        self.name_of(self.config.database.as_deref())
+    }
+
+    /// What may be told of a database; `None` is SQLite.
+    pub fn name_of(&self, database: Option<&str>) -> String {
+        database.map_or_else(|| self.layout.database().display().to_string(), shared::name)
+    }
+
+    /// Opens a database out of which or into which the queue moves, closed or not.
+    ///
+    /// # Errors
+    /// It is no usable database (78), or is away or busy (75).
+    pub fn open_to_move(&self, database: Option<&str>) -> Result<Box<dyn Movable>> {
+        if let Some(url) = database {
+            return shared::open_to_move(url);
+        }
+        refuse_network(&self.layout.state)?;
+        let path = self.layout.database();
+        self.make_file(&path, 0o660)?;
+        Ok(Box::new(Sqlite::open_to_move(&path)?))
+    }
+
+    /// Which schema the database in force holds, and how far a move is; `None` where it holds no queue.
+    ///
+    /// # Errors
+    /// As [`Self::open_to_move`].
+    pub fn schema(&self) -> Result<Option<(u32, Option<Mark>)>> {
         match &self.config.database {
-            None => self.layout.database().display().to_string(),
-            Some(url) => shared::name(url),
+            Some(url) => shared::schema(url),
+            None if self.layout.database().exists() => Sqlite::schema(&self.layout.database()),
+            None => Ok(None),
         }
     }
 
@@ -114,6 +144,26 @@ impl Home {
     }
 }
 
+/// The database that somebody names: a URL, or `sqlite`, which is `None`.
+///
+/// # Errors
+/// It is neither (2).
+pub fn database_of(text: &str) -> Result<Option<&str>> {
+    match text {
+        "sqlite" => Ok(None),
+        url if ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) => Ok(Some(url)),
+        _ => Err(Refusal::usage("a database is a postgres:// URL, or `sqlite` for the one in the state directory")),
+    }
+}
+
+/// The newest schema of PostgreSQL that this program knows, and the SQL that makes it.
+///
+/// # Errors
+/// This program was built without PostgreSQL (78).
+pub fn shared_schema() -> Result<(u32, String)> {
+    shared::newest()
+}
+
 fn noted_offset(note: &Path) -> Option<i64> {
     read_small(note, 64).ok()??.trim().parse().ok()
 }
@@ -126,7 +176,8 @@ mod shared {
 
     use anyhow::Result;
 
-    use crate::store::postgres::Postgres;
+    use crate::store::moving::{Mark, Movable};
+    use crate::store::postgres::{self, Postgres};
     use crate::store::{Patience, Store};
 
     pub(super) fn name(url: &str) -> String {
@@ -139,6 +190,19 @@ mod shared {
 
     pub(super) fn open(url: &str, patience: Patience) -> Result<Box<dyn Store>> {
         Ok(Box::new(Postgres::open(url, patience)?))
+    }
+
+    pub(super) fn open_to_move(url: &str) -> Result<Box<dyn Movable>> {
+        Ok(Box::new(Postgres::open_to_move(url)?))
+    }
+
+    pub(super) fn schema(url: &str) -> Result<Option<(u32, Option<Mark>)>> {
+        Postgres::schema(url)
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "a program without PostgreSQL has no schema to give")]
+    pub(super) fn newest() -> Result<(u32, String)> {
+        Ok((postgres::NEWEST, Postgres::schema_text()))
     }
 
     pub(super) fn create(url: &str, new_id: &str) -> Result<Box<dyn Store>> {
@@ -155,6 +219,7 @@ mod shared {
     use anyhow::Result;
 
     use crate::exit::Refusal;
+    use crate::store::moving::{Mark, Movable};
     use crate::store::{Patience, Store};
 
     pub(super) fn name(_url: &str) -> String {
@@ -165,11 +230,27 @@ mod shared {
         open(url, Patience::OWNER).map(drop)
     }
 
-    pub(super) fn open(_url: &str, _patience: Patience) -> Result<Box<dyn Store>> {
-        Err(Refusal::config(
+    fn lacking() -> anyhow::Error {
+        Refusal::config(
             "`database` is set, and this program was built without PostgreSQL: take the line out, or build it with \
              `--features postgres` (it is a default feature)",
-        ))
+        )
+    }
+
+    pub(super) fn open(_url: &str, _patience: Patience) -> Result<Box<dyn Store>> {
+        Err(lacking())
+    }
+
+    pub(super) fn open_to_move(_url: &str) -> Result<Box<dyn Movable>> {
+        Err(lacking())
+    }
+
+    pub(super) fn schema(_url: &str) -> Result<Option<(u32, Option<Mark>)>> {
+        Err(lacking())
+    }
+
+    pub(super) fn newest() -> Result<(u32, String)> {
+        Err(lacking())
     }
 
     pub(super) fn create(url: &str, _new_id: &str) -> Result<Box<dyn Store>> {

@@ -157,6 +157,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Health => observe::health(&start),
         Command::Metrics { output } => observe::metrics(&start, output.as_deref()),
         Command::Watch { interval } => observe::watch(&start, interval),
+        Command::Migrate { to, wait, command } => setup::migrate(&start, to.as_deref(), wait, command),
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { command } => manual::man(command.as_deref()),
         Command::Dispatch { for_time, wait, dry_run } => operate::dispatch(&start, for_time, wait, dry_run),

@@ -4,16 +4,19 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use super::Start;
 use crate::bind::{self, Home};
 use crate::check;
-use crate::cli::ConfigCommand;
+use crate::cli::{ConfigCommand, MigrateCommand};
 use crate::config;
 use crate::exit::{Exit, Refusal};
+use crate::migrate::{self, Done};
 use crate::output;
+use crate::store;
 
 pub(super) fn init(start: &Start, adopt: bool, user: Option<&str>, group: Option<&str>) -> Result<Exit> {
     let path = super::path_in_force(start);
@@ -174,4 +177,62 @@ fn print_check(start: &Start, report: &check::Report) -> Result<Exit> {
         output::say(&text)?;
     }
     Ok(report.exit())
+}
+
+pub(super) fn migrate(
+    start: &Start,
+    to: Option<&str>,
+    wait: Duration,
+    command: Option<MigrateCommand>,
+) -> Result<Exit> {
+    match (to, command) {
+        (Some(to), _) => move_to(start, to, wait),
+        (None, Some(MigrateCommand::Sql)) => output::say(bind::shared_schema()?.1.trim_end()).map(|_| Exit::Done),
+        (None, Some(MigrateCommand::Status)) => schema_status(start),
+        (None, None) => Err(Refusal::usage("say where to with `--to URL`, or what: `status`, `sql`")),
+    }
+}
+
+fn move_to(start: &Start, to: &str, wait: Duration) -> Result<Exit> {
+    let home = start.home()?;
+    let place = home.name_of(bind::database_of(to)?);
+    let Done::Moved(moved) = migrate::migrate(&home, to, wait, &mut |message| start.tell(message))? else {
+        start.tell(&format!("the move was taken back: the queue is in {place}"));
+        return Ok(Exit::Done);
+    };
+    if start.global.json {
+        let rows: serde_json::Map<_, _> =
+            moved.iter().map(|(table, rows)| ((*table).to_owned(), (*rows).into())).collect();
+        let object = serde_json::json!({"schema": 1, "from": home.engine_name(), "to": place, "moved": rows});
+        output::say(&object.to_string())?;
+    } else {
+        output::say_all(moved.iter().map(|(table, rows)| format!("{table:<10}  {rows}")))?;
+    }
+    let mend = if to == "sqlite" { "take `database` out of" } else { "set `database` in" };
+    let path = super::path_in_force(start);
+    start.tell(&format!("the queue is in {place} now: {mend} {}", path.display()));
+    Ok(Exit::Done)
+}
+
+fn schema_status(start: &Start) -> Result<Exit> {
+    let home = start.home()?;
+    let (engine, newest) =
+        if home.is_shared() { ("postgres", bind::shared_schema()?.0) } else { ("sqlite", store::migrate::NEWEST) };
+    let (found, mark) = home.schema()?.map_or((None, None), |(found, mark)| (Some(found), mark));
+    let place = home.engine_name();
+    let moved = mark.map(|mark| (mark.stage.text(), mark.other));
+    if start.global.json {
+        let (stage, other) = moved.unzip();
+        let object = serde_json::json!({
+            "schema": 1, "engine": engine, "database": place, "found": found, "program": newest, "move": stage,
+            "other": other,
+        });
+        return output::say(&object.to_string()).map(|_| Exit::Done);
+    }
+    let found = found.map_or_else(|| "holds no queue".to_owned(), |found| format!("schema {found}"));
+    output::say(&format!("{engine}  {place}  {found}, this program writes {newest}"))?;
+    if let Some((stage, other)) = moved {
+        output::say(&format!("last move: {stage}, the other database is {other}"))?;
+    }
+    Ok(Exit::Done)
 }

@@ -4,8 +4,9 @@
 //! still write, so that a machine can run two versions while it is being upgraded.
 
 use anyhow::{Context, Result};
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
+use super::moving::{self, CLOSED};
 use crate::exit::Refusal;
 
 /// Marks the file as a queue of this program ("EXPQ").
@@ -22,6 +23,9 @@ const MIGRATIONS: &[(&str, u32)] = &[
 
 /// The schema that this program writes.
 pub const NEWEST: u32 = MIGRATIONS.len() as u32;
+
+/// The oldest schema whose program may still write beside this one.
+const OLDEST_WRITER: u32 = MIGRATIONS[MIGRATIONS.len() - 1].1;
 
 /// What a database file turned out to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +56,11 @@ pub fn look(conn: &Connection) -> Result<Found> {
     if version < NEWEST {
         return Ok(Found::Older);
     }
+    if version > CLOSED
+        && let Some(mark) = moving::mark_of(conn)?
+    {
+        return Err(mark.refusal());
+    }
     if version > NEWEST && oldest_writer(conn)? > NEWEST {
         return Err(Refusal::config(format!(
             "the database has schema {version}, this program knows schemas up to {NEWEST}: install the newer export-queue"
@@ -65,8 +74,7 @@ fn foreign() -> anyhow::Error {
 }
 
 fn oldest_writer(conn: &Connection) -> Result<u32> {
-    let text: String =
-        conn.query_row(include_str!("../../sql/sqlite/meta_get.sql"), &[(":name", "oldest_writer")], |row| row.get(0))?;
+    let text = meta(conn, "oldest_writer")?.context("the database does not say its oldest_writer")?;
     text.parse().context("reading oldest_writer")
 }
 
@@ -79,22 +87,60 @@ pub fn bring_up(conn: &mut Connection, queue_id: &str) -> Result<()> {
         return Ok(());
     }
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    bring_up_in(&tx, queue_id)?;
+    Ok(tx.commit()?)
+}
+
+/// As [`bring_up`], in a transaction that is open.
+pub(super) fn bring_up_in(tx: &Connection, queue_id: &str) -> Result<()> {
     // Somebody else may have been quicker; only under the write lock is the answer final.
-    let is_new = match look(&tx)? {
+    let is_new = match look(tx)? {
         Found::Current => return Ok(()),
         Found::Older => false,
         Found::Empty => true,
     };
-    let version: u32 = tx.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    for (sql, oldest_writer) in MIGRATIONS.iter().skip(version as usize) {
+    for (sql, oldest_writer) in MIGRATIONS.iter().skip(number(tx)? as usize) {
         tx.execute_batch(sql)?;
-        set_meta(&tx, "oldest_writer", &oldest_writer.to_string())?;
+        set_meta(tx, "oldest_writer", &oldest_writer.to_string())?;
     }
     if is_new {
-        set_meta(&tx, "queue_id", queue_id)?;
+        set_meta(tx, "queue_id", queue_id)?;
     }
-    tx.execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {NEWEST}"))?;
-    Ok(tx.commit()?)
+    Ok(tx.execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {NEWEST}"))?)
+}
+
+/// Which schema a database holds, closed or not; `None` where it is empty.
+///
+/// # Errors
+/// It is something else (78).
+pub fn schema(conn: &Connection) -> Result<Option<u32>> {
+    let application: i32 = conn.query_row("PRAGMA application_id", [], |row| row.get(0))?;
+    if application == APPLICATION_ID {
+        return Ok(Some(number(conn)? % CLOSED));
+    }
+    look(conn).map(|_| None)
+}
+
+fn number(conn: &Connection) -> Result<u32> {
+    Ok(conn.query_row("PRAGMA user_version", [], |row| row.get(0))?)
+}
+
+/// Whether the queue is closed for a move.
+pub(super) fn is_closed(conn: &Connection) -> Result<bool> {
+    Ok(number(conn)? > CLOSED)
+}
+
+/// Closes the queue to every program, or opens it again.
+pub(super) fn set_closed(conn: &Connection, is_closed: bool) -> Result<()> {
+    let (lead, oldest_writer) = if is_closed { (CLOSED, CLOSED + NEWEST) } else { (0, OLDEST_WRITER) };
+    set_meta(conn, "oldest_writer", &oldest_writer.to_string())?;
+    Ok(conn.execute_batch(&format!("PRAGMA user_version = {}", lead + NEWEST))?)
+}
+
+/// One fact about the database.
+pub(super) fn meta(conn: &Connection, name: &str) -> Result<Option<String>> {
+    let sql = include_str!("../../sql/sqlite/meta_get.sql");
+    Ok(conn.query_row(sql, &[(":name", name)], |row| row.get(0)).optional()?)
 }
 
 /// Writes one fact about the database.

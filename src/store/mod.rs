@@ -16,6 +16,7 @@ macro_rules! sql {
 
 mod deliveries;
 pub mod migrate;
+pub mod moving;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod request;
@@ -52,6 +53,9 @@ pub struct Patience {
 impl Patience {
     /// Of ticks and workers.
     pub const OWNER: Self = Self { each: Duration::from_secs(10), in_all: None, insists: true };
+
+    /// Of an operator who moves a whole queue.
+    pub const MOVER: Self = Self { each: Duration::from_secs(3600), in_all: None, insists: false };
 
     /// Of a front end, which is told "later" within three seconds.
     pub const ASKER: Self =

@@ -16,6 +16,7 @@ use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, ToSql, Transaction, TransactionBehavior, ffi, named_params,
 };
 
+use super::moving::{self, Mark};
 use super::trouble::{explain, lost};
 use super::turn;
 use super::{
@@ -64,6 +65,32 @@ impl Sqlite {
         }
     }
 
+    /// Opens a database for a move: a queue that is closed stays so, and an empty file stays empty.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_to_move(path: &Path) -> Result<Self> {
+        let mut store = Self::connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        let mut prepare = || match migrate::schema(&store.conn)? {
+            Some(_) if !migrate::is_closed(&store.conn)? => store.prepare(""),
+            _ => Ok(store.conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON")?),
+        };
+        prepare().map_err(|error| explain(path, error))?;
+        Ok(store)
+    }
+
+    /// Which schema the file holds, closed for a move or not, and how far a move is; `None` where it is empty.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn schema(path: &Path) -> Result<Option<(u32, Option<Mark>)>> {
+        let store = Self::connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        store.read(|conn| {
+            let found = migrate::schema(conn)?;
+            found.map(|schema| Ok((schema, moving::mark_of(conn)?))).transpose()
+        })
+    }
+
     fn connect(path: &Path, access: OpenFlags) -> Result<Self> {
         let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
         let connect = || -> Result<Connection> {
@@ -102,7 +129,7 @@ impl Sqlite {
         self.write(|tx| migrate::set_meta(tx, "queue_id", queue_id))
     }
 
-    fn write<T>(&mut self, body: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
+    pub(super) fn write<T>(&mut self, body: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
         self.transact(|tx| Ok((body(tx)?, true)))
     }
 
@@ -121,7 +148,7 @@ impl Sqlite {
         attempt().map_err(|error| explain(path, error))
     }
 
-    fn read<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+    pub(super) fn read<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         body(&self.conn).map_err(|error| explain(&self.path, error))
     }
 }

@@ -19,6 +19,9 @@ pub(super) fn explain(path: &Path, error: anyhow::Error) -> anyhow::Error {
         return error.context(format!("using {at}"));
     };
     let (exit, words) = match code {
+        ErrorCode::ConstraintViolation if is_moving(sqlite) => {
+            (Exit::TryLater, "the queue moves to another database, or has moved; try again later")
+        }
         ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => {
             (Exit::TryLater, "the database is busy; try again later")
         }
@@ -37,6 +40,11 @@ pub(super) fn explain(path: &Path, error: anyhow::Error) -> anyhow::Error {
         _ => return error.context(format!("using {at}")),
     };
     Refusal::with(exit, format!("{at}: {words} ({sqlite})"))
+}
+
+/// A trigger refused the write: only a queue that moves has any.
+fn is_moving(error: &rusqlite::Error) -> bool {
+    error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_CONSTRAINT_TRIGGER)
 }
 
 /// The error for a database that is empty although the queue was set up.

@@ -145,6 +145,19 @@ impl Queue {
         queue
     }
 
+    /// Says that the queue is kept in the database of a URL from now on.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn is_on(&mut self, server: &'static server::Server, url: &str) {
+        let database = url.split(['/', '?']).nth(3).expect("a database");
+        self.shared = Some((server, database.to_owned()));
+    }
+
+    /// Says that the queue is kept in SQLite from now on.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn is_on_sqlite(&mut self) {
+        self.shared = None;
+    }
+
     /// A directory without a configuration.
     fn bare() -> Self {
         let queue = Self {
@@ -341,13 +354,20 @@ impl Queue {
         lines
     }
 
+    fn is_sqlite(&self) -> bool {
+        #[cfg(feature = "postgres")]
+        return self.shared.is_none();
+        #[cfg(not(feature = "postgres"))]
+        true
+    }
+
     /// What must be true at every moment, looked at from outside.
     #[track_caller]
     pub(crate) fn assert_sound(&self) {
         if !self.path("state/queue.id").exists() {
             return;
         }
-        if self.path("state/queue.db").exists() {
+        if self.is_sqlite() && self.path("state/queue.db").exists() {
             assert_eq!(self.sql("PRAGMA integrity_check"), ["ok"]);
         }
         let twice = self.sql("SELECT filename FROM jobs GROUP BY filename HAVING count(*) > 1");
@@ -378,8 +398,8 @@ impl Drop for Queue {
         if std::thread::panicking() {
             eprintln!("--- the queue of the failed test");
             if self.path("state/queue.id").exists() {
-                for row in
-                    self.sql("SELECT id, title, format, state, reason, detail, attempts, interruptions FROM jobs")
+                for row in self
+                    .sql("SELECT id, title, format, state, reason, detail, attempts, interruptions FROM jobs LIMIT 50")
                 {
                     eprintln!("job {row}");
                 }

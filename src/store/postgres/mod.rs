@@ -15,6 +15,7 @@ macro_rules! sql {
 
 mod link;
 mod listen;
+mod moving;
 mod params;
 mod place;
 mod request;
@@ -109,19 +110,6 @@ impl Postgres {
     /// The URL is not to be understood (78), or no thread is to be had.
     pub fn listen(url: &str, wake: Arc<dyn Fn() + Send + Sync>) -> Result<()> {
         listen::listen(Place::of(url)?, wake)
-    }
-
-    /// Which schema the database holds; `None` where it holds no queue.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
-    pub fn schema(url: &str, patience: Patience) -> Result<Option<u32>> {
-        let found = Self::connect(url, patience)?.read(schema::look)?;
-        Ok(match found {
-            schema::Found::Current => Some(NEWEST),
-            schema::Found::Older(version) => Some(version),
-            schema::Found::Nothing => None,
-        })
     }
 
     /// The SQL that sets up an empty database.

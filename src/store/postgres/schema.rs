@@ -10,6 +10,7 @@ use super::link::Transaction;
 use super::params::named;
 use super::rows::{sure_int, sure_text};
 use crate::exit::Refusal;
+use crate::store::moving::{CLOSED, FACT, Mark};
 
 /// Each migration, and the oldest schema whose program may still write after it.
 const MIGRATIONS: &[(&str, u32)] = &[
@@ -20,6 +21,9 @@ const MIGRATIONS: &[(&str, u32)] = &[
 
 /// The schema that this program writes.
 pub const NEWEST: u32 = MIGRATIONS.len() as u32;
+
+/// The oldest schema whose program may still write beside this one.
+const OLDEST_WRITER: u32 = MIGRATIONS[MIGRATIONS.len() - 1].1;
 
 /// What the database turned out to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +45,11 @@ pub(super) fn look(tx: &Transaction<'_>) -> Result<Found> {
         return Ok(Found::Nothing);
     }
     let version = number(tx, "schema")?;
+    if version > CLOSED
+        && let Some(mark) = mark(tx)?
+    {
+        return Err(mark.refusal());
+    }
     if version < NEWEST {
         return Ok(Found::Older(version));
     }
@@ -55,6 +64,29 @@ pub(super) fn look(tx: &Transaction<'_>) -> Result<Found> {
 fn truth(tx: &Transaction<'_>, column: &str) -> Result<bool> {
     let row = tx.first(sql!("look"), &[])?.context("looking at the schema")?;
     Ok(sure_int(&row, column)? == 1)
+}
+
+/// Which schema the database holds, closed or not; `None` where it holds no queue.
+pub(super) fn version(tx: &Transaction<'_>) -> Result<Option<u32>> {
+    Ok(if truth(tx, "is_there")? { Some(number(tx, "schema")? % CLOSED) } else { None })
+}
+
+/// Whether the queue is closed for a move.
+pub(super) fn is_closed(tx: &Transaction<'_>) -> Result<bool> {
+    Ok(number(tx, "schema")? > CLOSED)
+}
+
+/// Closes the queue to every program, or opens it again.
+pub(super) fn set_closed(tx: &Transaction<'_>, is_closed: bool) -> Result<()> {
+    let (lead, oldest_writer) = if is_closed { (CLOSED, CLOSED + NEWEST) } else { (0, OLDEST_WRITER) };
+    set_meta(tx, "oldest_writer", &oldest_writer.to_string())?;
+    set_meta(tx, "schema", &(lead + NEWEST).to_string())
+}
+
+/// What the database says of the last move.
+pub(super) fn mark(tx: &Transaction<'_>) -> Result<Option<Mark>> {
+    let row = tx.first(sql!("meta_get"), named! {":name": FACT})?;
+    row.map(|row| sure_text(&row, "value")?.parse()).transpose()
 }
 
 /// One fact about the database.
@@ -99,8 +131,11 @@ pub(super) fn bring_up(tx: &Transaction<'_>, queue_id: &str) -> Result<()> {
     set_meta(tx, "schema", &NEWEST.to_string())
 }
 
-/// All that an administrator would run by hand to set up an empty database, but for the queue's own id.
+/// All that an administrator runs by hand to set up a database.
 pub(super) fn text() -> String {
     let migrations: Vec<&str> = MIGRATIONS.iter().map(|(sql, _)| *sql).collect();
-    format!("{};\n\nSET search_path = export_queue;\n\n{}", sql!("schema").trim_end(), migrations.join("\n"))
+    let facts = include_str!("../../../sql/postgres/migrations/facts.sql");
+    let facts = facts.replace(":schema", &NEWEST.to_string()).replace(":oldest_writer", &OLDEST_WRITER.to_string());
+    let schema = sql!("schema").trim_end();
+    format!("BEGIN;\n\n{schema};\nSET LOCAL search_path = export_queue;\n\n{}\n{facts}\nCOMMIT;", migrations.join("\n"))
 }

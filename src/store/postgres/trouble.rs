@@ -94,6 +94,7 @@ pub(super) fn explain(place: &str, error: anyhow::Error) -> anyhow::Error {
 fn meaning_of(state: &SqlState) -> Option<(Exit, &'static str)> {
     match state.code() {
         "25006" => Some((Exit::TryLater, "the database may only be read now; try again later")),
+        "EQ001" => Some((Exit::TryLater, "the queue moves to another database, or has moved; try again later")),
         "42501" => Some((Exit::NotPermitted, "this database user lacks a right")),
         "3D000" => Some((Exit::Config, "there is no such database")),
         "42P01" | "3F000" => {

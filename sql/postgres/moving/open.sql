@@ -1,0 +1,2 @@
+-- A queue may be written to again.
+DROP FUNCTION refuse_while_moving() CASCADE;

@@ -1,0 +1,2 @@
+-- The table was read.
+CLOSE leaving
