@@ -220,8 +220,16 @@ impl Home {
     /// # Errors
     /// Nobody has set the queue up (78, "run init"), or as [`Self::open_as_owner`].
     pub fn open_to_ask(&self) -> Result<Box<dyn Store>> {
+        self.open_to_ask_with(Patience::ASKER)
+    }
+
+    /// As [`Self::open_to_ask`], with that patience for a database on another machine.
+    ///
+    /// # Errors
+    /// As [`Self::open_to_ask`].
+    pub fn open_to_ask_with(&self, patience: Patience) -> Result<Box<dyn Store>> {
         if self.is_owner() {
-            return self.open_owned(Patience::ASKER);
+            return self.open_owned(patience);
         }
         if !self.is_set_up() {
             let dir = self.layout.state.display();
@@ -232,7 +240,7 @@ impl Home {
                 )),
             });
         }
-        self.open_bound(Patience::ASKER)
+        self.open_bound(patience)
     }
 
     /// Opens the queue for reading; `None` when it was never set up.

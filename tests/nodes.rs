@@ -376,3 +376,72 @@ fn a_request_on_one_machine_starts_at_once_on_another() {
 /// How many sessions of this database listen.
 const LISTENS: &str = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%LISTEN%' AND datname = current_database() \
                        AND pid <> pg_backend_pid()";
+
+#[test]
+fn a_queue_takes_exactly_as_many_as_it_may_from_many_at_once() {
+    const CALLERS: usize = 16;
+    const EACH: usize = 4;
+    let first = Queue::on(server::shared(), "");
+    first.reconfigure("slots = 2", "slots = 2\nmax_queued = 23\nmax_queued_per_client = 5");
+    let second = Queue::beside(&first);
+    first.run(["init"]).code(0);
+    let ask = |format: &'static str, client: Option<usize>| {
+        std::thread::scope(|scope| {
+            let callers: Vec<_> = (0..CALLERS)
+                .map(|caller| {
+                    let node = [&first, &second][caller % 2];
+                    let client = client.map(|clients| format!("--client=c{}", caller % clients));
+                    scope.spawn(move || {
+                        let titles = (0..EACH).map(|n| format!("Book {caller} {n}"));
+                        let codes = titles.map(|title| {
+                            let args = ["request", "--format", format, &title].map(str::to_owned);
+                            node.run(args.into_iter().chain(client.clone())).code
+                        });
+                        codes.collect::<Vec<_>>()
+                    })
+                })
+                .collect();
+            callers.into_iter().flat_map(|caller| caller.join().expect("a caller")).collect::<Vec<_>>()
+        })
+    };
+    for round in 0..3 {
+        let codes = ask("ok", None);
+        assert_eq!(codes.iter().filter(|code| **code == 3).count(), 23, "round {round}: {codes:?}");
+        assert!(codes.iter().all(|code| [3, 75].contains(code)), "{codes:?}");
+        assert_eq!(first.sql("SELECT count(*) FROM jobs"), ["23"]);
+        first.sql("DELETE FROM jobs");
+        // Three clients, of whom each may have five.
+        let codes = ask("ok", Some(3));
+        assert_eq!(codes.iter().filter(|code| **code == 3).count(), 15, "round {round}: {codes:?}");
+        assert_eq!(first.sql("SELECT max(n) FROM (SELECT count(*) AS n FROM jobs GROUP BY client) AS c"), ["5"]);
+        first.sql("DELETE FROM jobs");
+    }
+}
+
+#[test]
+fn a_batch_of_many_lines_is_one_call() {
+    const LINES: usize = 20_000;
+    let queue = Queue::on(server::shared(), "");
+    queue.run(["init"]).code(0);
+    queue.run(["pause"]).code(0);
+    let line =
+        |n: usize| format!("{{\"title\":\"Book {n}\",\"client\":\"c{}\",\"meta\":{n},\"max-wait\":\"1h\"}}\n", n % 7);
+    fs::write(queue.path("batch"), (0..LINES).map(line).collect::<String>()).expect("a file");
+    let batch =
+        ["request", "--batch"].map(str::to_owned).into_iter().chain([queue.path("batch").display().to_string()]);
+    let batch: Vec<String> = batch.collect();
+    let begun = now();
+    let said = queue.run(&batch).code(0).json();
+    let took = begun.elapsed();
+    assert_eq!(said["accepted"], LINES);
+    assert_eq!(
+        queue.sql("SELECT count(*), count(DISTINCT rank / 1), count(DISTINCT client) FROM jobs"),
+        ["20000|20000|7"]
+    );
+    assert_eq!(queue.sql("SELECT count(*) FROM interests"), [LINES.to_string()]);
+    assert_eq!(queue.sql("SELECT meta FROM jobs WHERE title = 'Book 4711'"), ["4711"]);
+    let begun = now();
+    assert_eq!(queue.run(&batch).code(0).json()["joined"], LINES);
+    println!("{LINES} lines: new in {took:?}, joined in {:?}", begun.elapsed());
+    assert!(took < Duration::from_secs(60), "{took:?}");
+}

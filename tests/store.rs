@@ -96,6 +96,7 @@ conform! {
     nothing_of_a_paused_queue_is_due_or_claimed
     all_failed_jobs_are_queued_again_at_their_old_places
     many_requests_are_stored_all_or_none
+    a_batch_comes_to_what_its_lines_come_to_alone
     recent_durations_are_of_successful_runs_of_that_format
     the_formats_ahead_are_told_in_the_order_of_their_start
     runs_are_told_by_what_they_were
@@ -1244,6 +1245,70 @@ fn many_requests_are_stored_all_or_none(store: &mut dyn Store) {
         .collect();
     let refused = store.request_all(&asks, at(3)).unwrap();
     assert_eq!(refused, Batch::Refused { at: 1, bound: Bound::Client });
+}
+
+/// Some of everything that a line may say, in an order that says nothing; the same for each `prefix`.
+fn lines(prefix: &str) -> Vec<Ask> {
+    let bounds = QueueBounds { queued: 300, per_client: 90 };
+    let line = |n: i64| {
+        let dice = |sides: i64, salt: i64| (n * 7919 + salt * 104_729) % 1009 % sides;
+        let title = format!("{prefix} {}", dice(60, 1));
+        Ask {
+            client: (dice(4, 2) > 0).then(|| format!("{prefix} c{}", dice(3, 3))),
+            priority: 5 + dice(11, 4),
+            refresh: dice(5, 5) == 0,
+            retry: dice(9, 6) == 0,
+            not_before: (dice(3, 7) == 0).then(|| at(100 + dice(50, 8))),
+            wait_until: (dice(2, 9) == 0).then(|| at(1000 + dice(500, 10))),
+            meta: (dice(2, 11) == 0).then(|| n.to_string()),
+            pages: u32::try_from(dice(500, 12)).ok(),
+            bounds,
+            ..ask(&title)
+        }
+    };
+    (0..400).map(line).collect()
+}
+
+fn a_batch_comes_to_what_its_lines_come_to_alone(store: &mut dyn Store) {
+    for prefix in ["alone", "batch"] {
+        for n in [3, 17, 40] {
+            failed(store, &format!("{prefix} {n}"), Failure::ExitNonzero, false);
+        }
+        failed(store, &format!("{prefix} 50"), Failure::WouldNotDie, true);
+    }
+    let mut alone = (0, 0, 0);
+    for ask in lines("alone") {
+        match store.request(&ask, at(10)).unwrap() {
+            Requested::Queued(_) => alone.0 += 1,
+            Requested::Joined(_) => alone.1 += 1,
+            Requested::Failing(_) => alone.2 += 1,
+            refused => panic!("{refused:?}"),
+        }
+    }
+    let mut counted = (0, 0, 0);
+    for asks in lines("batch").chunks(150) {
+        let Batch::Stored { queued, joined, failing } = store.request_all(asks, at(10)).unwrap() else {
+            panic!("refused")
+        };
+        counted = (counted.0 + queued, counted.1 + joined, counted.2 + failing);
+    }
+    assert_eq!(counted, alone);
+    assert!(alone.0 > 50 && alone.1 > 200 && alone.2 > 0, "{alone:?}");
+    let rows = |prefix: &str| {
+        let mut jobs = store.list(&Filter::default()).unwrap();
+        jobs.retain(|job| job.key.title.starts_with(prefix));
+        jobs.sort_by_key(|job| job.key.title.clone());
+        let shown = jobs.into_iter().map(|job| {
+            let job = Job { id: 0, last_run: None, ..job };
+            format!("{job:?}").replace(prefix, "")
+        });
+        shown.collect::<Vec<_>>()
+    };
+    let (alone, batch) = (rows("alone"), rows("batch"));
+    assert_eq!(alone.len(), batch.len());
+    for (alone, batch) in alone.iter().zip(&batch) {
+        assert_eq!(alone, batch);
+    }
 }
 
 #[test]

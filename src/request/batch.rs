@@ -18,7 +18,7 @@ use crate::config::Span;
 use crate::exit::Refusal;
 use crate::fault;
 use crate::key::{self, Key, Selection};
-use crate::store::{Ask, Batch, Bound};
+use crate::store::{Ask, Batch, Bound, Patience};
 
 /// The longest line, in bytes.
 const MAX_LINE: u64 = 64 * 1024;
@@ -104,7 +104,7 @@ pub fn request_all(home: &Home, input: &mut dyn BufRead) -> Result<Counted> {
     }
     let lines: Vec<usize> = asks.iter().map(|(line, _)| *line).collect();
     let asks: Vec<Ask> = asks.into_iter().map(|(_, ask)| ask).collect();
-    match home.open_to_ask()?.request_all(&asks, now)? {
+    match home.open_to_ask_with(Patience::BATCH)?.request_all(&asks, now)? {
         Batch::Stored { queued, joined, failing } => {
             (counted.accepted, counted.joined, counted.failed) = (queued, joined, failing);
         }

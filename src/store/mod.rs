@@ -61,6 +61,9 @@ impl Patience {
     pub const ASKER: Self =
         Self { each: Duration::from_millis(2500), in_all: Some(Duration::from_millis(2500)), insists: false };
 
+    /// Of a front end that brings thousands of jobs at once.
+    pub const BATCH: Self = Self { each: Duration::from_secs(60), in_all: None, insists: false };
+
     /// Of a caller who has its answer already and would like to add to it.
     pub const HASTY: Self =
         Self { each: Duration::from_millis(300), in_all: Some(Duration::from_millis(300)), insists: false };

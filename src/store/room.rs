@@ -38,15 +38,25 @@ impl Room {
 
     /// Counts one more; what no bound was looked at for is not counted.
     pub(super) fn take(&mut self, ask: &Ask) {
+        self.change(ask, |counted| counted + 1);
+    }
+
+    /// Takes one back that was counted and is not there.
+    #[cfg(feature = "postgres")]
+    pub(super) fn give_back(&mut self, ask: &Ask) {
+        self.change(ask, |counted| counted.saturating_sub(1));
+    }
+
+    fn change(&mut self, ask: &Ask, by: impl Fn(u64) -> u64) {
         if let Some(queued) = self.queued.get_mut(&ask.queue) {
-            *queued += 1;
+            *queued = by(*queued);
         }
         if self.of_client.is_empty() {
             return;
         }
         let client = ask.client.as_ref().map(|client| (ask.queue.clone(), client.clone()));
         if let Some(own) = client.and_then(|client| self.of_client.get_mut(&client)) {
-            *own += 1;
+            *own = by(*own);
         }
     }
 }

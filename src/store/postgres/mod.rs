@@ -13,6 +13,7 @@ macro_rules! sql {
     };
 }
 
+mod batch;
 mod link;
 mod listen;
 mod moving;
@@ -35,11 +36,12 @@ use tokio_postgres::Row;
 use self::link::{End, Link, Transaction};
 use self::params::named;
 use self::place::Place;
+use self::request::{Crowded, Desk, Turn};
 pub use self::schema::NEWEST;
 use super::rows::{self, Cells, sure_int, sure_text, sure_time};
 use super::{
     ANONYMOUS, Again, Ask, Batch, Cancelled, Claim, Delivery, FailureNote, Filter, Hold, Listeners, Node, Past,
-    Patience, Pause, Requested, RetriedAll, Room, Seen, Settled, Store, Tally,
+    Patience, Pause, Requested, RetriedAll, Seen, Settled, Store, Tally,
 };
 use crate::clock::from_millis;
 use crate::exit::Refusal;
@@ -124,6 +126,15 @@ impl Postgres {
     /// A look: it may be tried again whatever happened to it.
     fn read<T>(&self, mut body: impl FnMut(&Transaction<'_>) -> Result<T>) -> Result<T> {
         self.link.borrow_mut().transact(|tx| Ok(End::Rollback(body(tx)?)))
+    }
+
+    /// Asks for a job beside others, and alone where the queue is near its bound.
+    fn in_turn<T>(&self, mut body: impl FnMut(&Transaction<'_>, &mut Desk) -> Result<End<T>>) -> Result<T> {
+        let mut link = self.link.borrow_mut();
+        match link.transact(|tx| body(tx, &mut Desk::new(Turn::Shared))) {
+            Err(error) if error.is::<Crowded>() => link.transact(|tx| body(tx, &mut Desk::new(Turn::Alone))),
+            done => done,
+        }
     }
 
     fn one_job(&self, sql: &'static str, params: &[params::Param<'_>]) -> Result<Option<Job>> {
@@ -243,17 +254,17 @@ impl Store for Postgres {
     }
 
     fn request(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested> {
-        self.write(|tx| {
-            let requested = request::request(tx, ask, &mut Room::default(), now)?;
+        self.in_turn(|tx, desk| {
+            let requested = request::request(tx, ask, desk, now)?;
             tx.query(sql!("poke"), &[])?;
             fault::point("request.before_commit")?;
-            Ok(requested)
+            Ok(End::Commit(requested))
         })
     }
 
     fn request_all(&mut self, asks: &[Ask], now: DateTime<Utc>) -> Result<Batch> {
         self.link.borrow_mut().transact(|tx| {
-            let batch = request::request_all(tx, asks, now)?;
+            let batch = batch::request_all(tx, asks, now)?;
             tx.query(sql!("poke"), &[])?;
             fault::point("request.before_commit")?;
             Ok(match batch {
@@ -264,8 +275,7 @@ impl Store for Postgres {
     }
 
     fn rehearse(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested> {
-        let mut link = self.link.borrow_mut();
-        link.transact(|tx| Ok(End::Rollback(request::request(tx, ask, &mut Room::default(), now)?)))
+        self.in_turn(|tx, desk| Ok(End::Rollback(request::request(tx, ask, desk, now)?)))
     }
 
     fn find(&self, filename: &str) -> Result<Option<Job>> {

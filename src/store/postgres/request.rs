@@ -10,18 +10,71 @@ use super::rows::{self, Cells, sure_int};
 use super::{count, millis, sure};
 use crate::job::Job;
 use crate::rules::{self, Step};
-use crate::store::{ANONYMOUS, Ask, Batch, Bound, Requested, Room};
+use crate::store::{ANONYMOUS, Ask, Requested, Room};
 
 /// How often a request looks again for a row that somebody else makes and takes away.
 const LOOKS: usize = 10;
 
-/// The bound that one more job would pass, if there is one. A client's own bound is exact; that of the queue may be passed by
-/// as many as ask at the same instant: to make it exact all would have to wait for each other.
-fn refusal(tx: &Transaction<'_>, ask: &Ask, room: &mut Room) -> Result<Option<Requested>> {
-    let queue = ask.queue.as_str();
-    room.refusal(
+/// So far below its bound a queue takes the new jobs of many at once. No server has as many sessions, so they do not pass it.
+const FAR: u64 = 1000;
+
+/// Who else may bring new jobs into a bounded queue until this transaction ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Others who come far below the bound.
+    Shared,
+    /// Nobody: one is counted after the other.
+    Alone,
+}
+
+/// The queue is near its bound: this takes a turn alone.
+#[derive(Debug)]
+pub(super) struct Crowded;
+
+impl std::fmt::Display for Crowded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the queue is nearly full")
+    }
+}
+
+impl std::error::Error for Crowded {}
+
+/// What a transaction knows of the queues whose bounds it has looked at.
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) room: Room,
+    turn: Turn,
+}
+
+impl Desk {
+    pub(super) fn new(turn: Turn) -> Self {
+        Self { room: Room::default(), turn }
+    }
+}
+
+/// Waits for a turn to bring new jobs into a bounded queue.
+pub(super) fn take_turn(tx: &Transaction<'_>, queue: &str, turn: Turn) -> Result<()> {
+    let sql = match turn {
+        Turn::Shared => sql!("queue_turn_shared"),
+        Turn::Alone => sql!("queue_turn"),
+    };
+    tx.query(sql, named! {":queue": queue}).map(drop)
+}
+
+/// The bound that one more job would pass, if there is one.
+///
+/// # Errors
+/// [`Crowded`] where others might pass it at the same instant.
+pub(super) fn refusal(tx: &Transaction<'_>, ask: &Ask, desk: &mut Desk) -> Result<Option<Requested>> {
+    let (queue, turn) = (ask.queue.as_str(), desk.turn);
+    desk.room.refusal(
         ask,
-        |bound| count(tx, sql!("count_queued"), named! {":queue": queue, ":bound": bound}),
+        |bound| {
+            take_turn(tx, queue, turn)?;
+            let counted = count(tx, sql!("count_queued"), named! {":queue": queue, ":bound": bound})?;
+            let is_near = counted + FAR > bound.unsigned_abs();
+            if is_near && turn == Turn::Shared { Err(Crowded.into()) } else { Ok(counted) }
+        },
         |client, bound| {
             tx.query(sql!("client_lock"), named! {":queue": queue, ":client": client})?;
             count(tx, sql!("count_client"), named! {":queue": queue, ":client": client, ":bound": bound})
@@ -29,35 +82,10 @@ fn refusal(tx: &Transaction<'_>, ask: &Ask, room: &mut Room) -> Result<Option<Re
     )
 }
 
-/// Every one in turn until one is refused. Most lines of a batch are new: those are written without a look before.
-pub(super) fn request_all(tx: &Transaction<'_>, asks: &[Ask], now: DateTime<Utc>) -> Result<Batch> {
-    tx.query(sql!("batch_lock"), &[])?;
-    let mut room = Room::default();
-    let (mut queued, mut joined, mut failing) = (0, 0, 0);
-    for (at, ask) in asks.iter().enumerate() {
-        if refusal(tx, ask, &mut room)?.is_none()
-            && let Some(id) = insert(tx, ask, now)?
-        {
-            room.take(ask);
-            follow_up(tx, ask, id, now)?;
-            queued += 1;
-            continue;
-        }
-        match request(tx, ask, &mut room, now)? {
-            Requested::Queued(_) => queued += 1,
-            Requested::Joined(_) => joined += 1,
-            Requested::Failing(_) => failing += 1,
-            Requested::QueueFull => return Ok(Batch::Refused { at, bound: Bound::Queue }),
-            Requested::ClientLimit => return Ok(Batch::Refused { at, bound: Bound::Client }),
-        }
-    }
-    Ok(Batch::Stored { queued, joined, failing })
-}
-
 /// Inserts, joins, revives or refuses.
-pub(super) fn request(tx: &Transaction<'_>, ask: &Ask, room: &mut Room, now: DateTime<Utc>) -> Result<Requested> {
+pub(super) fn request(tx: &Transaction<'_>, ask: &Ask, desk: &mut Desk, now: DateTime<Utc>) -> Result<Requested> {
     for _ in 0..LOOKS {
-        if let Some(answer) = try_request(tx, ask, room, now)? {
+        if let Some(answer) = try_request(tx, ask, desk, now)? {
             if let Requested::Queued(job) | Requested::Joined(job) = &answer {
                 follow_up(tx, ask, job.id, now)?;
             }
@@ -68,7 +96,7 @@ pub(super) fn request(tx: &Transaction<'_>, ask: &Ask, room: &mut Room, now: Dat
 }
 
 /// `None` when somebody else has made the row meanwhile.
-fn try_request(tx: &Transaction<'_>, ask: &Ask, room: &mut Room, now: DateTime<Utc>) -> Result<Option<Requested>> {
+fn try_request(tx: &Transaction<'_>, ask: &Ask, desk: &mut Desk, now: DateTime<Utc>) -> Result<Option<Requested>> {
     let row = find_to_change(tx, &ask.filename)?;
     let step = rules::on_request(row.as_ref(), ask.retry, ask.hold, now);
     Ok(Some(match (step, row) {
@@ -80,7 +108,7 @@ fn try_request(tx: &Transaction<'_>, ask: &Ask, room: &mut Room, now: DateTime<U
         }
         (Step::Join, Some(job)) => Requested::Joined(join(tx, ask, &job, now)?),
         (Step::Revive | Step::Insert | Step::Hold | Step::Want | Step::Join, row) => {
-            if let Some(refused) = refusal(tx, ask, room)? {
+            if let Some(refused) = refusal(tx, ask, desk)? {
                 return Ok(Some(refused));
             }
             let id = match row {
@@ -88,7 +116,7 @@ fn try_request(tx: &Transaction<'_>, ask: &Ask, room: &mut Room, now: DateTime<U
                 None => insert(tx, ask, now)?,
             };
             let Some(id) = id else { return Ok(None) };
-            room.take(ask);
+            desk.room.take(ask);
             Requested::Queued(sure(tx, id)?)
         }
     }))
@@ -112,7 +140,7 @@ fn join(tx: &Transaction<'_>, ask: &Ask, job: &Job, now: DateTime<Utc>) -> Resul
     sure(tx, job.id)
 }
 
-fn due_at(ask: &Ask, now: DateTime<Utc>) -> Option<i64> {
+pub(super) fn due_at(ask: &Ask, now: DateTime<Utc>) -> Option<i64> {
     ask.not_before.filter(|at| *at > now).map(millis)
 }
 
@@ -122,12 +150,15 @@ fn next_rank(tx: &Transaction<'_>, ask: &Ask, now: DateTime<Utc>) -> Result<i64>
     }
     let last = match ask.client.as_deref() {
         None => None,
-        Some(client) => {
-            let row = tx.first(sql!("last_rank"), named! {":client": client, ":priority": ask.priority})?;
-            row.context("asking for the last rank")?.int("last")?
-        }
+        Some(client) => last_rank(tx, client, ask.priority)?,
     };
     Ok(rules::rank(now, ask.priority, last))
+}
+
+/// The last rank that a client has at a priority.
+pub(super) fn last_rank(tx: &Transaction<'_>, client: &str, priority: i64) -> Result<Option<i64>> {
+    let row = tx.first(sql!("last_rank"), named! {":client": client, ":priority": priority})?;
+    row.context("asking for the last rank")?.int("last")
 }
 
 /// Writes the row of a new job; `None` when there is one for that file.
