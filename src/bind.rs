@@ -4,6 +4,7 @@
 //! insert and mark; they create nothing. A database that was lost or replaced is noticed, never silently made anew.
 
 mod engine;
+mod sight;
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -26,6 +27,8 @@ use crate::store::sqlite::Sqlite;
 use crate::store::{Listeners, Node, Patience, Store};
 
 pub use self::engine::{database_of, shared_schema};
+pub use self::sight::network_of;
+use self::sight::refuse_network;
 
 /// How long a first use waits for another first use.
 const FIRST_USE: Duration = Duration::from_secs(10);
@@ -33,18 +36,6 @@ const FIRST_USE: Duration = Duration::from_secs(10);
 /// The mode of a state directory: the group may create the database's side files in it, and nobody may move or remove what
 /// belongs to the owner.
 pub const STATE_MODE: u32 = 0o3770;
-
-/// Magic numbers of network file systems (`statfs(2)`): SQLite's shared memory does not work on them.
-const NETWORK: &[(u64, &str)] = &[
-    (0x6969, "NFS"),
-    (0x517b, "SMB"),
-    (0xff53_4d42, "CIFS"),
-    (0xfe53_4d42, "SMB2"),
-    (0x5346_414f, "AFS"),
-    (0x7375_7245, "Coda"),
-    (0x0102_1997, "9P"),
-    (0x00c3_6400, "Ceph"),
-];
 
 /// A queue that was opened: its configuration and where everything lies.
 #[derive(Debug, Clone)]
@@ -606,22 +597,6 @@ fn is_vacant(dir: &Path) -> io::Result<bool> {
 
 fn has_our_files(cache: &Cache) -> bool {
     cache.walk(|_| {}).next().is_some()
-}
-
-/// The name of the network file system that a directory is on, if it is on one.
-pub fn network_of(dir: &Path) -> Option<&'static str> {
-    let kind = rustix::fs::statfs(dir).ok()?.f_type.cast_unsigned();
-    NETWORK.iter().find(|(magic, _)| *magic == kind & 0xffff_ffff).map(|(_, name)| *name)
-}
-
-fn refuse_network(dir: &Path) -> Result<()> {
-    match network_of(dir) {
-        None => Ok(()),
-        Some(kind) => Err(Refusal::config(format!(
-            "state_dir {} is on {kind}: SQLite does not work on a network file system; put it on a local disk",
-            dir.display()
-        ))),
-    }
 }
 
 fn group_of(config: &Config) -> Result<u32> {

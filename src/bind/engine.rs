@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
-use super::{Home, read_small, refuse_network};
+use super::sight::refuse_network;
+use super::{Home, read_small};
 use crate::clock;
 use crate::exit::Refusal;
 use crate::store::moving::{Mark, Movable};

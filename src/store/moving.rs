@@ -8,14 +8,16 @@
 //! off goes on where it was, since each database says how far it is.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
 use rusqlite::types::{Value as Cell, ValueRef};
-use rusqlite::{Connection, params_from_iter};
+use rusqlite::{Connection, OpenFlags, params_from_iter};
 use serde_json::{Map, Value};
 
 use super::sqlite::{Sqlite, count};
+use super::trouble::explain;
 use super::{Store, migrate};
 use crate::exit::Refusal;
 use crate::fault;
@@ -195,6 +197,34 @@ pub(super) fn mark_of(conn: &Connection) -> Result<Option<Mark>> {
         return Ok(None);
     }
     migrate::meta(conn, FACT)?.map(|text| text.parse()).transpose()
+}
+
+impl Sqlite {
+    /// Opens a database for a move: a queue that is closed stays so, and an empty file stays empty.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_to_move(path: &Path) -> Result<Self> {
+        let mut store = Self::connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        let mut prepare = || match migrate::schema(&store.conn)? {
+            Some(_) if !migrate::is_closed(&store.conn)? => store.prepare(""),
+            _ => Ok(store.conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON")?),
+        };
+        prepare().map_err(|error| explain(path, error))?;
+        Ok(store)
+    }
+
+    /// Which schema the file holds, closed for a move or not, and how far a move is; `None` where it is empty.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn schema(path: &Path) -> Result<Option<(u32, Option<Mark>)>> {
+        let store = Self::connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        store.read(|conn| {
+            let found = migrate::schema(conn)?;
+            found.map(|schema| Ok((schema, mark_of(conn)?))).transpose()
+        })
+    }
 }
 
 impl Movable for Sqlite {

@@ -16,7 +16,6 @@ use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, ToSql, Transaction, TransactionBehavior, ffi, named_params,
 };
 
-use super::moving::{self, Mark};
 use super::trouble::{explain, lost};
 use super::turn;
 use super::{
@@ -34,7 +33,7 @@ const STATEMENTS: usize = 64;
 /// A connection to the queue.
 #[derive(Debug)]
 pub struct Sqlite {
-    conn: Connection,
+    pub(super) conn: Connection,
     path: PathBuf,
     listeners: Listeners,
 }
@@ -65,33 +64,7 @@ impl Sqlite {
         }
     }
 
-    /// Opens a database for a move: a queue that is closed stays so, and an empty file stays empty.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
-    pub fn open_to_move(path: &Path) -> Result<Self> {
-        let mut store = Self::connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-        let mut prepare = || match migrate::schema(&store.conn)? {
-            Some(_) if !migrate::is_closed(&store.conn)? => store.prepare(""),
-            _ => Ok(store.conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON")?),
-        };
-        prepare().map_err(|error| explain(path, error))?;
-        Ok(store)
-    }
-
-    /// Which schema the file holds, closed for a move or not, and how far a move is; `None` where it is empty.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
-    pub fn schema(path: &Path) -> Result<Option<(u32, Option<Mark>)>> {
-        let store = Self::connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-        store.read(|conn| {
-            let found = migrate::schema(conn)?;
-            found.map(|schema| Ok((schema, moving::mark_of(conn)?))).transpose()
-        })
-    }
-
-    fn connect(path: &Path, access: OpenFlags) -> Result<Self> {
+    pub(super) fn connect(path: &Path, access: OpenFlags) -> Result<Self> {
         let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
         let connect = || -> Result<Connection> {
             // Links on the way to the state directory are the operator's; a link in the database's place is nobody's.
@@ -107,7 +80,7 @@ impl Sqlite {
         Ok(Self { conn, path: path.to_owned(), listeners: Listeners::default() })
     }
 
-    fn prepare(&mut self, new_id: &str) -> Result<()> {
+    pub(super) fn prepare(&mut self, new_id: &str) -> Result<()> {
         let mode: String = self.conn.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
         if mode != "wal" {
             if migrate::look(&self.conn)? != migrate::Found::Empty {
