@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::harness::server::{self, Server};
+use crate::harness::server::{self, Server, TLS_NAME};
 use crate::harness::{Queue, eventually, now, text};
 
 #[test]
@@ -86,4 +86,50 @@ fn ten_first_starts_at_once_make_one_schema() {
     assert_eq!(first.sql("SELECT count(*) FROM jobs"), ["10"]);
     first.dispatch().code(0);
     assert_eq!(first.published().len(), 10);
+}
+
+#[test]
+fn tls_is_as_strict_as_sslmode_says() {
+    let (server, certificates) = Server::with_tls();
+    let database = server.fresh_database();
+    let (known, unknown) = (certificates.authority.display(), certificates.stranger.display());
+    let mut queue = Queue::on(server, "");
+    let config = fs::read_to_string(queue.path("config.toml")).expect("a configuration");
+    let (_, rest) = config.split_once('\n').expect("a first line");
+    queue.run(["init"]).code(0);
+    queue.is_on(server, &server.url(&database));
+    fs::remove_file(queue.path("state/queue.id")).expect("it belongs to the first database");
+    fs::remove_dir_all(queue.path("cache")).expect("and so does the cache");
+    let ask = |host: &str, parameters: &str, roots: Option<String>| {
+        let url = format!("postgres://queue@{host}/{database}?hostaddr={}&{parameters}", certificates.address);
+        queue.configure(&format!("database = \"{url}\"\n{rest}"));
+        let mut command = queue.command(["request", "--format", "ok", "A Book"]);
+        command.envs(roots.map(|roots| ("PGSSLROOTCERT", roots)));
+        crate::harness::call(&mut command)
+    };
+    for (host, parameters) in [
+        (TLS_NAME, format!("sslmode=verify-full&sslrootcert={known}")),
+        ("other.example.org", format!("sslmode=verify-ca&sslrootcert={known}")),
+        ("other.example.org", "sslmode=require".to_owned()),
+        ("other.example.org", "sslmode=prefer".to_owned()),
+    ] {
+        ask(host, &parameters, None).code(3);
+    }
+    ask(TLS_NAME, "sslmode=verify-full", Some(known.to_string())).code(3);
+    // Who names a root wants it to be looked at, as with libpq.
+    for (host, parameters) in [
+        ("other.example.org", format!("sslmode=verify-full&sslrootcert={known}")),
+        (TLS_NAME, format!("sslmode=verify-full&sslrootcert={unknown}")),
+        (TLS_NAME, format!("sslmode=verify-ca&sslrootcert={unknown}")),
+        (TLS_NAME, format!("sslmode=require&sslrootcert={unknown}")),
+    ] {
+        let refused = ask(host, &parameters, None).code(78);
+        assert!(refused.err.contains("TLS does not work"), "{parameters}: {}", refused.err);
+    }
+    ask(TLS_NAME, "sslmode=verify-full", Some(unknown.to_string())).code(78);
+    ask(TLS_NAME, "sslmode=verify-full&sslrootcert=/no/such/file", None).code(78);
+    // The server lets nobody in without it.
+    ask(TLS_NAME, "sslmode=disable", None).code(78);
+    let log = server.log();
+    assert!(log.contains("SSL enabled (protocol=TLSv1.3"), "{log}");
 }

@@ -145,6 +145,78 @@ impl Server {
     }
 }
 
+/// The files of a certificate authority and of a server whose certificate it has signed.
+pub(crate) struct Certificates {
+    /// The authority's certificate.
+    pub(crate) authority: PathBuf,
+    /// Another authority's, which has signed nothing.
+    pub(crate) stranger: PathBuf,
+    /// Where the server listens.
+    pub(crate) address: String,
+}
+
+/// The name that the server's certificate is for.
+pub(crate) const TLS_NAME: &str = "db.example.org";
+
+impl Server {
+    /// A server that lets nobody in by TCP but through TLS.
+    pub(crate) fn with_tls() -> (&'static Self, Certificates) {
+        let mut server = Self::start(&[], None);
+        let file = |name: &str| server.dir.join(name);
+        let certificates = Certificates {
+            authority: make_authority(&server.dir, "authority"),
+            stranger: make_authority(&server.dir, "stranger"),
+            // A loopback address of its own, so that no port clashes.
+            address: format!("127.{}.{}.7", 1 + std::process::id() / 250 % 250, 1 + std::process::id() % 250),
+        };
+        fs::write(file("names"), format!("subjectAltName=DNS:{TLS_NAME}\n")).expect("a file");
+        let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout"];
+        let name = format!("/CN={TLS_NAME}");
+        openssl(&server.dir, &[&["req"], &key[..], &["server.key", "-out", "server.csr", "-subj", &name]].concat());
+        let signed = ["x509", "-req", "-in", "server.csr", "-CA", "authority.pem", "-CAkey", "authority.key"];
+        let more = ["-CAcreateserial", "-days", "2", "-extfile", "names", "-out", "server.pem"];
+        openssl(&server.dir, &[&signed[..], &more[..]].concat());
+        fs::set_permissions(file("server.key"), PermissionsExt::from_mode(0o600)).expect("a mode");
+        if let Some((uid, gid)) = other_user() {
+            chown(file("server.key"), Some(uid), Some(gid)).expect("an owner");
+        }
+        let doors = file("data/pg_hba.conf");
+        let text = fs::read_to_string(&doors).expect("the server's doors");
+        let local = text.lines().filter(|line| line.starts_with("local")).map(|line| format!("{line}\n"));
+        let text = local.collect::<String>() + "hostssl all all 127.0.0.0/8 trust\n";
+        fs::write(&doors, text).expect("the server's doors");
+        let settings = [
+            format!("listen_addresses={}", certificates.address),
+            "ssl=on".to_owned(),
+            format!("ssl_cert_file={}", file("server.pem").display()),
+            format!("ssl_key_file={}", file("server.key").display()),
+            "log_connections=on".to_owned(),
+        ];
+        server.down();
+        server.options.extend(settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting]));
+        server.up();
+        (Box::leak(Box::new(server)), certificates)
+    }
+
+    /// What the server has noted.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+    }
+}
+
+fn make_authority(dir: &Path, name: &str) -> PathBuf {
+    let (key, out, subject) = (format!("{name}.key"), format!("{name}.pem"), format!("/CN={name}"));
+    let make = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"];
+    openssl(dir, &[&make[..], &["-keyout", &key, "-out", &out, "-subj", &subject]].concat());
+    dir.join(out)
+}
+
+fn openssl(dir: &Path, args: &[&str]) {
+    let made = Command::new("openssl").args(args).current_dir(dir).output();
+    let made = made.expect("openssl is not installed: run `examples/install-converters openssl`");
+    assert!(made.status.success(), "openssl {args:?}: {}", String::from_utf8_lossy(&made.stderr));
+}
+
 /// PgBouncer in transaction mode, on a socket of its own; it ends as the server does.
 pub(crate) struct Pooler {
     dir: PathBuf,
