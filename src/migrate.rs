@@ -123,16 +123,25 @@ impl Move<'_> {
             }
         }
         fault::point("migrate.before_close")?;
+        let closed = self.close(&leaving, patience, tell);
+        if closed.is_err() {
+            end_pauses(self.source, &message)?;
+        }
+        closed?;
+        fault::point("migrate.after_close")?;
+        Ok(leaving)
+    }
+
+    /// Closes the source once nothing runs any more.
+    fn close(&mut self, leaving: &Mark, patience: Duration, tell: &mut dyn FnMut(&str)) -> Result<()> {
         let until = clock::monotonic() + patience;
         let mut told = 0;
         loop {
-            let running = self.source.close(&leaving)?;
+            let running = self.source.close(leaving)?;
             if running == 0 {
-                fault::point("migrate.after_close")?;
-                return Ok(leaving);
+                return Ok(());
             }
             if clock::monotonic() >= until {
-                end_pauses(self.source, &message)?;
                 return Err(Refusal::try_later(format!("{running} exports have not ended: nothing has moved")));
             }
             if running != told {
