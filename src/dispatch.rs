@@ -111,7 +111,7 @@ pub fn dispatch(home: &mut Home, orders: Orders, tell: &mut dyn FnMut(&str)) -> 
             break;
         }
         let left = until.filter(|_| goes_on).map(|until| until.saturating_sub(now));
-        let woken = poke.wait(&stop, left.map_or(LOOK, |left| left.min(LOOK)))?;
+        let woken = poke.wait(&stop, pause(left))?;
         let is_time = clock::monotonic() >= next_whole;
         // What its workers have just put back is not started once more, only to be stopped again.
         if stop.is_asked() || !(woken || awaits || is_time || dispatcher.has_due()?) {
@@ -137,6 +137,13 @@ pub fn dispatch(home: &mut Home, orders: Orders, tell: &mut dyn FnMut(&str)) -> 
         dispatcher.stop_workers(&stop)?;
     }
     Ok(dispatcher.exit)
+}
+
+/// How long to wait for a poke, not beyond the end: about as long as [`LOOK`], so that machines which share a database and hear
+/// nothing of each other do not all look at the same instant.
+fn pause(left: Option<Duration>) -> Duration {
+    let look = LOOK.mul_f64(0.75 + fastrand::f64() / 2.0);
+    left.map_or(look, |left| left.min(look))
 }
 
 /// Formats that wait in a queue and cannot be made here: queue, format, how grave it is, and why.
@@ -627,4 +634,17 @@ fn touch(path: &Path, now: DateTime<Utc>) -> Result<()> {
 fn is_main_process_of_unit() -> bool {
     let pid = std::env::var("SYSTEMD_EXEC_PID").ok().and_then(|text| text.parse().ok());
     pid == Some(process::myself().pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dispatchers_do_not_look_at_the_same_instant() {
+        let pauses: BTreeSet<Duration> = (0..100).map(|_| pause(None)).collect();
+        assert!(pauses.len() > 50, "{pauses:?}");
+        assert!(pauses.iter().all(|pause| (750..=1250).contains(&pause.as_millis())), "{pauses:?}");
+        assert_eq!(pause(Some(Duration::from_millis(3))), Duration::from_millis(3));
+    }
 }

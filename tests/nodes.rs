@@ -444,3 +444,25 @@ fn a_batch_of_many_lines_is_one_call() {
     assert!(took < Duration::from_secs(60), "{took:?}");
 }
 
+#[test]
+fn behind_a_pooler_a_dispatcher_finds_what_is_asked_for_elsewhere() {
+    let server = Server::own(&[]);
+    let pooler = server.pooler(2);
+    let first = Queue::on(server, "");
+    let direct = format!("?host={}", server.dir().display());
+    first.reconfigure(&direct, &format!("?host={}&port=6432", pooler.dir().display()));
+    let second = Queue::beside(&first);
+    first.run(["dispatch"]).code(0);
+    let _dispatcher = first.spawn(["dispatch", "--for", "60s"]);
+    let mut took = Vec::new();
+    for n in 0..5 {
+        let title = format!("Book {n}");
+        let begun = now();
+        second.request("ok", &title);
+        eventually("it has started", || first.scratch("STARTS").contains(&title).then_some(()));
+        took.push(begun.elapsed());
+    }
+    took.sort();
+    println!("from request to exporter on another machine, by looking: {took:?}");
+    assert!(took[2] < Duration::from_secs(5), "{took:?}");
+}
