@@ -97,6 +97,7 @@ pub fn show(home: &Home, store: &mut dyn Store) -> Result<()> {
         name: name.trim().to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         slots: home.config.queue.values().map(|queue| queue.slots).sum(),
+        lanes: Some(home.config.queue.iter().map(|(name, queue)| (name.clone(), queue.slots)).collect()),
     })?;
     home.keep_time(store)
 }

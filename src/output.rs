@@ -440,7 +440,7 @@ pub struct QueueRow {
 pub fn node_json(seen: &Seen) -> String {
     let node = &seen.node;
     json!({
-        "schema": 1, "id": node.id, "name": node.name, "version": node.version, "slots": node.slots,
+        "schema": 1, "id": node.id, "name": node.name, "version": node.version, "slots": node.slots, "lanes": node.lanes,
         "started": seen.started, "first_seen_at": rfc3339(seen.first), "last_seen_at": rfc3339(seen.last),
         "silent_seconds": seen.silent.as_secs(),
     })

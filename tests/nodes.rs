@@ -445,6 +445,38 @@ fn a_batch_of_many_lines_is_one_call() {
 }
 
 #[test]
+fn how_long_a_job_waits_is_said_by_the_slots_of_all_machines() {
+    let first = Queue::on(server::shared(), "");
+    let second = Queue::beside(&first);
+    set_seconds(&first, "600");
+    for title in ["One", "Two"] {
+        first.request("mark", title);
+    }
+    first.run(["dispatch"]).code(0);
+    eventually("both exporters run", || (first.scratch("LOG").len() == 2).then_some(()));
+    assert_eq!(first.request("mark", "Three")["reason"], "no_free_slot", "there is one machine");
+    // Another machine shows that it is there, and has slots to spare.
+    second.run(["pause"]).code(0);
+    second.run(["dispatch"]).code(0);
+    second.run(["resume"]).code(0);
+    assert_eq!(first.status("mark", "Three")["reason"], serde_json::Value::Null);
+    let lanes = first.run(["--json", "nodes"]).code(0).lines();
+    assert!(lanes.len() == 2 && lanes.iter().all(|node| node["lanes"]["default"] == 2), "{lanes:?}");
+    // The bound over all machines bounds that too.
+    first.reconfigure("slots = 2", "slots = 2\nmax_running = 2");
+    assert_eq!(first.status("mark", "Three")["reason"], "no_free_slot");
+    first.reconfigure("max_running = 2", "max_running = 3");
+    assert_eq!(first.status("mark", "Three")["reason"], serde_json::Value::Null);
+    // A machine of an older program does not say how many it has in each queue: as many as this one.
+    first.sql("UPDATE nodes SET lanes = NULL");
+    assert_eq!(first.status("mark", "Three")["reason"], serde_json::Value::Null);
+    // A machine that has not been seen for long does not count, and whoever dispatches elsewhere dispatches.
+    let idle = "WHERE id NOT IN (SELECT node FROM jobs WHERE state = 1)";
+    first.sql(&format!("UPDATE nodes SET last_seen = last_seen - 3600000 {idle}"));
+    assert_eq!(first.status("mark", "Three")["reason"], "no_free_slot");
+}
+
+#[test]
 fn behind_a_pooler_a_dispatcher_finds_what_is_asked_for_elsewhere() {
     let server = Server::own(&[]);
     let pooler = server.pooler(2);

@@ -26,7 +26,7 @@ use crate::gates;
 use crate::job::{Job, Phase, Waiting};
 use crate::key::{self, Key};
 use crate::rules::{self, Scene};
-use crate::store::{Ask, Patience, Requested, Store};
+use crate::store::{Ask, Patience, Requested, Seen, Store};
 
 pub use batch::{Counted, request_all};
 pub use wishes::{Wishes, unknown_queue};
@@ -373,15 +373,36 @@ fn scene(home: &Home, store: &dyn Store, job: &Job, paused: bool) -> Result<Scen
             !exporter::missing(format).is_empty()
         }
     });
+    let fleet = Fleet::of(home, store)?;
     Ok(Scene {
         paused,
-        slots: queue.map_or(0, |queue| queue.slots),
+        slots: fleet.slots(home, &job.queue),
         started: store.count_started(&job.queue)?,
         gate: queue.and_then(|queue| gates::closed(queue, &home.layout.cache)),
         base_live,
-        undispatched: is_undispatched(home, clock::now())?,
+        undispatched: fleet.0.is_empty() && is_undispatched(home, clock::now())?,
         exporter_missing,
     })
+}
+
+/// The machines that share the queue and have dispatched of late; none where there is only this one.
+struct Fleet(Vec<Seen>);
+
+impl Fleet {
+    fn of(home: &Home, store: &dyn Store) -> Result<Self> {
+        let mut nodes = if home.is_shared() { store.nodes()? } else { Vec::new() };
+        nodes.retain(|seen| seen.silent < UNDISPATCHED);
+        Ok(Self(nodes))
+    }
+
+    /// The slots of a queue on all of them, as far as the bound over all of them goes.
+    fn slots(&self, home: &Home, queue: &str) -> u32 {
+        let (own, bound) = home.config.queue.get(queue).map_or((0, 0), |queue| (queue.slots, queue.max_running));
+        let of_node =
+            |seen: &Seen| seen.node.lanes.as_ref().map_or(own, |lanes| lanes.get(queue).copied().unwrap_or(0));
+        let slots = if self.0.is_empty() { own } else { self.0.iter().map(of_node).sum() };
+        if bound > 0 { slots.min(bound) } else { slots }
+    }
 }
 
 /// Whether nobody has dispatched for two minutes.

@@ -28,6 +28,7 @@ pub mod sqlite;
 mod trouble;
 mod turn;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -174,6 +175,8 @@ pub struct Node {
     pub version: String,
     /// In all its queues.
     pub slots: u32,
+    /// In each of its queues; `None` where an older program does not say.
+    pub lanes: Option<BTreeMap<String, u32>>,
 }
 
 /// What is known of a node.

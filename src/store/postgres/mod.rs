@@ -17,6 +17,7 @@ mod batch;
 mod link;
 mod listen;
 mod moving;
+mod nodes;
 mod params;
 mod place;
 mod request;
@@ -48,9 +49,6 @@ use crate::exit::Refusal;
 use crate::fault;
 use crate::job::{Ended, Job, Outcome, Run, State};
 use crate::rules::HORIZON;
-
-/// After how long nodes that were not seen are forgotten.
-const NODE_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// No back-off of a delivery reaches so far.
 const BACKOFF_HORIZON: Duration = Duration::from_secs(2 * 24 * 3600);
@@ -232,22 +230,6 @@ fn tally(row: &Row) -> Result<Tally> {
     })
 }
 
-fn seen(row: &Row) -> Result<Seen> {
-    let node = Node {
-        id: sure_text(row, "id")?,
-        name: sure_text(row, "name")?,
-        version: sure_text(row, "version")?,
-        slots: u32::try_from(sure_int(row, "slots")?).unwrap_or(u32::MAX),
-    };
-    Ok(Seen {
-        node,
-        first: sure_time(row, "first_seen")?,
-        last: sure_time(row, "last_seen")?,
-        silent: Duration::from_millis(u64::try_from(sure_int(row, "silent")?).unwrap_or(0)),
-        started: sure_int(row, "started")?.unsigned_abs(),
-    })
-}
-
 impl Store for Postgres {
     fn queue_id(&self) -> Result<String> {
         self.read(|tx| schema::meta(tx, "queue_id"))
@@ -382,18 +364,11 @@ impl Store for Postgres {
     }
 
     fn heartbeat(&mut self, node: &Node) -> Result<()> {
-        self.write(|tx| {
-            let (id, name, version) = (node.id.as_str(), node.name.as_str(), node.version.as_str());
-            tx.execute(
-                sql!("heartbeat"),
-                named! {":id": id, ":name": name, ":version": version, ":slots": i64::from(node.slots)},
-            )?;
-            tx.execute(sql!("forget_nodes"), named! {":kept": span(NODE_KEPT)}).map(drop)
-        })
+        self.write(|tx| nodes::heartbeat(tx, node))
     }
 
     fn nodes(&self) -> Result<Vec<Seen>> {
-        self.read(|tx| tx.query(sql!("nodes"), &[])?.iter().map(seen).collect())
+        self.read(nodes::all)
     }
 
     fn progress(&mut self, token: &str, progress: &str) -> Result<()> {

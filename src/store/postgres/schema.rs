@@ -17,6 +17,7 @@ const MIGRATIONS: &[(&str, u32)] = &[
     (include_str!("../../../sql/postgres/migrations/0001_first.sql"), 1),
     (include_str!("../../../sql/postgres/migrations/0002_published.sql"), 1),
     (include_str!("../../../sql/postgres/migrations/0003_heads.sql"), 1),
+    (include_str!("../../../sql/postgres/migrations/0004_lanes.sql"), 1),
 ];
 
 /// The schema that this program writes.
