@@ -445,6 +445,56 @@ fn a_batch_of_many_lines_is_one_call() {
 }
 
 #[test]
+fn each_end_of_a_job_is_told_by_one_machine_only() {
+    let first = Queue::on(server::shared(), "");
+    let told = first.path("TOLD").display().to_string();
+    let script = format!("sleep 0.05; echo \"$1\" >>{told}");
+    let command = format!("[\"sh\", \"-c\", {script:?}, \"told\", \"{{title}}\"]");
+    let text = fs::read_to_string(first.path("config.toml")).expect("a configuration");
+    first.configure(&format!("{text}[[notify]]\non = [\"ready\"]\ntimeout = \"5s\"\ncommand = {command}\n"));
+    let (second, third) = (Queue::beside(&first), Queue::beside(&first));
+    for title in 0..30 {
+        first.request("ok", &format!("Book {title}"));
+    }
+    let ticks: Vec<_> = [&first, &second, &third].map(|node| node.spawn(["dispatch", "--wait"])).into();
+    for tick in ticks {
+        tick.wait().code(0);
+    }
+    eventually("all are told", || {
+        first.dispatch().code(0);
+        (first.sql("SELECT count(*) FROM deliveries") == ["0"]).then_some(())
+    });
+    let told = first.scratch("TOLD");
+    assert_eq!((told.len(), told.iter().collect::<BTreeSet<_>>().len()), (30, 30), "each once");
+}
+
+#[test]
+fn what_a_lost_machine_was_telling_is_told_by_another() {
+    let first = Queue::on(server::shared(), "");
+    let (told, hang) = (first.path("TOLD").display().to_string(), first.path("HANG").display().to_string());
+    fs::write(&hang, "").expect("a note for the listener");
+    let script = format!("echo \"$1\" >>{told}; while [ -e {hang} ]; do sleep 0.05; done");
+    let command = format!("[\"sh\", \"-c\", {script:?}, \"told\", \"{{title}}\"]");
+    let text = fs::read_to_string(first.path("config.toml")).expect("a configuration");
+    first.configure(&format!("{text}[[notify]]\non = [\"ready\"]\ntimeout = \"10s\"\ncommand = {command}\n"));
+    let second = Queue::beside(&first);
+    first.request("ok", "A Book");
+    eventually("it is being told", || {
+        first.run(["dispatch"]).code(0);
+        first.scratch("TOLD").first().cloned()
+    });
+    second.dispatch().code(0);
+    assert_eq!(first.scratch("TOLD").len(), 1, "the other machine leaves it alone");
+    power_off(&first);
+    fs::remove_file(&hang).expect("the note goes");
+    eventually("another machine has told it", || {
+        second.dispatch().code(0);
+        (second.sql("SELECT count(*) FROM deliveries") == ["0"]).then_some(())
+    });
+    assert_eq!(first.scratch("TOLD"), ["A Book", "A Book"]);
+}
+
+#[test]
 fn how_long_a_job_waits_is_said_by_the_slots_of_all_machines() {
     let first = Queue::on(server::shared(), "");
     let second = Queue::beside(&first);

@@ -47,7 +47,7 @@ pub fn slot() -> SlotName {
 /// # Errors
 /// The database cannot be read.
 pub fn is_due(home: &Home, store: &dyn Store, now: DateTime<Utc>) -> Result<bool> {
-    Ok(notify::next(home, store, &BTreeSet::new(), now)?.is_some() || freshness::next(home, store, now)?.is_some())
+    Ok(notify::is_due(home, store, now)? || freshness::next(home, store, now)?.is_some())
 }
 
 /// Does what is due, with the slot as standard input.

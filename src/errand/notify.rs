@@ -1,10 +1,11 @@
 //! `[[notify]]`: commands that tell others how jobs ended.
 //!
 //! What is to be told stands in the database from the moment a job ends, written in the same transaction, and goes when
-//! its command has ended with 0. Whoever dies between the two tells it a second time, never not at all.
+//! its command has ended with 0. Whoever dies between the two tells it a second time, never not at all. Where machines share
+//! the queue each delivery is taken by one of them, for a little longer than its command may run.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::time::Duration;
 
 use anyhow::Result;
 use chrono::{DateTime, Utc};
@@ -17,22 +18,27 @@ use crate::key;
 use crate::rules;
 use crate::store::{Delivery, Store};
 
-/// The delivery that is due next to a listener that is still configured and is not to be passed over.
-pub(super) fn next(
-    home: &Home,
-    store: &dyn Store,
-    pass_over: &BTreeSet<String>,
-    now: DateTime<Utc>,
-) -> Result<Option<Delivery>> {
-    let known = home.config.listeners().map(|(name, _)| name);
-    let listeners: Vec<String> = known.filter(|name| !pass_over.contains(name)).collect();
-    if listeners.is_empty() { Ok(None) } else { store.next_delivery(&listeners, now) }
+/// How much longer than its command a delivery is held: what ending the command's processes may take, and some room.
+const MARGIN: Duration = Duration::from_secs(20);
+
+/// Whether something is to be told to a listener that is still configured.
+pub(super) fn is_due(home: &Home, store: &dyn Store, now: DateTime<Utc>) -> Result<bool> {
+    let listeners: Vec<String> = home.config.listeners().map(|(name, _)| name).collect();
+    Ok(!listeners.is_empty() && store.next_delivery(&listeners, now)?.is_some())
 }
 
 impl Errands<'_> {
+    /// Takes the delivery that is due next to a listener that is still configured and did not fail a moment ago.
+    fn take(&mut self) -> Result<Option<Delivery>> {
+        let known = self.home.config.listeners().filter(|(name, _)| !self.refusing.contains(name));
+        let (listeners, timeouts): (Vec<_>, Vec<_>) = known.map(|(name, notify)| (name, notify.timeout.0)).unzip();
+        let Some(longest) = timeouts.into_iter().max() else { return Ok(None) };
+        self.store.take_delivery(&listeners, clock::now(), longest + MARGIN)
+    }
+
     /// Makes one delivery.
     pub(super) fn tell_one(&mut self) -> Result<Step> {
-        let Some(delivery) = next(self.home, self.store, &self.refusing, clock::now())? else {
+        let Some(delivery) = self.take()? else {
             return Ok(Step::Idle);
         };
         match self.tell(&delivery)? {
@@ -43,7 +49,10 @@ impl Errands<'_> {
                 self.store.undelivered(delivery.id, &error, again)?;
                 self.refusing.insert(delivery.listener);
             }
-            Called::Stopped => return Ok(Step::Idle),
+            Called::Stopped => {
+                self.store.leave_delivery(delivery.id, clock::now())?;
+                return Ok(Step::Idle);
+            }
             Called::Undead => {
                 let again = rules::tell_again(delivery.tries, delivery.since, clock::now());
                 self.store.undelivered(delivery.id, "signal 9 did not end all of its processes", again)?;

@@ -572,6 +572,17 @@ pub trait Store {
     /// The delivery to one of these listeners that has been due the longest.
     fn next_delivery(&self, listeners: &[String], now: DateTime<Utc>) -> Result<Option<Delivery>>;
 
+    /// Takes what [`Store::next_delivery`] shows, for at most `hold` where machines share the queue.
+    fn take_delivery(&mut self, listeners: &[String], now: DateTime<Utc>, _hold: Duration) -> Result<Option<Delivery>> {
+        // Where there is one machine, the lock of its errands fences.
+        self.next_delivery(listeners, now)
+    }
+
+    /// Leaves a delivery that was taken to whoever comes next.
+    fn leave_delivery(&mut self, _id: i64, _now: DateTime<Utc>) -> Result<()> {
+        Ok(())
+    }
+
     /// Deliveries that were not made yet, or were given up, the oldest first.
     fn deliveries(&self) -> Result<Vec<Delivery>>;
 

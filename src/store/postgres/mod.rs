@@ -528,6 +528,18 @@ impl Store for Postgres {
         self.read(|tx| tx.first(sql!("next_delivery"), params)?.map(|row| rows::delivery(&row)).transpose())
     }
 
+    fn take_delivery(&mut self, listeners: &[String], now: DateTime<Utc>, hold: Duration) -> Result<Option<Delivery>> {
+        let params = named! {
+            ":listeners": listeners.to_vec(), ":now": millis(now), ":horizon": millis(now) + span(BACKOFF_HORIZON),
+            ":until": millis(now) + span(hold),
+        };
+        self.write(|tx| tx.first(sql!("take_delivery"), params)?.map(|row| rows::delivery(&row)).transpose())
+    }
+
+    fn leave_delivery(&mut self, id: i64, now: DateTime<Utc>) -> Result<()> {
+        self.write(|tx| tx.execute(sql!("leave_delivery"), named! {":id": id, ":now": millis(now)}).map(drop))
+    }
+
     fn deliveries(&self) -> Result<Vec<Delivery>> {
         self.read(|tx| tx.query(sql!("deliveries"), &[])?.iter().map(rows::delivery).collect())
     }
