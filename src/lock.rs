@@ -338,6 +338,17 @@ mod tests {
     }
 
     #[test]
+    fn the_kernel_says_who_has_taken_a_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let held = try_take(&path).unwrap().unwrap();
+        let inode = std::fs::metadata(&path).unwrap().ino();
+        assert_eq!(writer_of(inode, 0), Some(std::process::id().cast_signed()));
+        held.release().unwrap();
+        assert_eq!(writer_of(inode, 0), None);
+    }
+
+    #[test]
     fn a_record_stays_behind_a_holder_that_just_dies() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("slot");

@@ -321,7 +321,12 @@ fn end_unknown(home: &Home, path: &Path, reading: &Reading, now: Duration) -> Re
         return Ok(false);
     }
     let meta = fs::metadata(path)?;
-    let holders = process::holders((meta.dev(), meta.ino()));
+    let mut holders = process::holders((meta.dev(), meta.ino()));
+    if home.is_shared() && path == home.layout.cache_lock() {
+        // Its holder may be on another machine, and whoever has it open here only waits for it: the kernel knows.
+        let holder = lock::writer_of(meta.ino(), 0);
+        holders.retain(|process| Some(process.pid) == holder);
+    }
     Ok(holders.into_iter().filter(|holder| end(path, *holder)).count() > 0)
 }
 

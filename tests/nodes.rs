@@ -527,6 +527,29 @@ fn how_long_a_job_waits_is_said_by_the_slots_of_all_machines() {
 }
 
 #[test]
+fn who_waits_for_another_machines_lock_on_the_cache_is_left_alone() {
+    let mut queue = Queue::on(server::shared(), "");
+    queue.run(["dispatch"]).code(0);
+    let path = queue.path("cache/.lock");
+    let lock =
+        fs::File::options().create(true).truncate(false).read(true).write(true).open(&path).expect("the lock file");
+    fs2::FileExt::lock_exclusive(&lock).expect("nobody else has it");
+    let record = "{\"boot\":\"another\",\"holder\":{\"pid\":1,\"start\":1},\"beat\":5,\"token\":null,\"job\":null,\"leader\":null}";
+    fs::write(&path, record).expect("the record of a holder on another machine");
+    // One of our own that has the file open, as whoever waits for the lock has.
+    let mut waiting = queue.command(["dispatch", "--for", "60s"]);
+    let mut waiting = waiting.stdin(fs::File::open(&path).expect("the lock file")).spawn().expect("it can be started");
+    queue.run(["dispatch"]).code(0);
+    let suspects = fs::read_to_string(queue.path("state/logs/suspects.json")).expect("what ticks remember");
+    assert!(suspects.contains("another"), "{suspects}");
+    queue.set("EXPORT_QUEUE_TEST_MONOTONIC", "100");
+    queue.run(["dispatch"]).code(0);
+    assert!(waiting.try_wait().expect("it is ours").is_none(), "it holds nothing and was ended");
+    waiting.kill().expect("it is ours");
+    waiting.wait().expect("it ends");
+}
+
+#[test]
 fn behind_a_pooler_a_dispatcher_finds_what_is_asked_for_elsewhere() {
     let server = Server::own(&[]);
     let pooler = server.pooler(2);
