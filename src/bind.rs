@@ -148,7 +148,13 @@ impl Home {
         let gid = group_of(&config)?;
         let settings = &config.cache;
         let policy = Policy { max_age: settings.max_age, grace: settings.serve_grace.0, from: settings.ttl_from };
-        let cache = Cache { layout: layout.clone(), policy, mode: config.cache.mode.0, gid };
+        let cache = Cache {
+            layout: layout.clone(),
+            policy,
+            mode: config.cache.mode.0,
+            gid,
+            is_shared: config.database.is_some(),
+        };
         let home = Self { config, config_path, config_text, layout, cache };
         home.take_time();
         Ok(home)

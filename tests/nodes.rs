@@ -550,6 +550,35 @@ fn who_waits_for_another_machines_lock_on_the_cache_is_left_alone() {
 }
 
 #[test]
+fn a_sweep_never_deletes_what_another_machine_has_just_published() {
+    let queue = Queue::on(server::shared(), "");
+    for title in ["Old", "Gone"] {
+        queue.request("ok", title);
+    }
+    queue.dispatch().code(0);
+    let path = |title: &str| std::path::PathBuf::from(text(&queue.status("ok", title)["path"]));
+    let (file, other) = (path("Old"), path("Gone"));
+    Queue::age(&file, Duration::from_secs(700));
+    let mut sweep = queue.command(["sweep"]);
+    sweep
+        .env("EXPORT_QUEUE_FAULT", "sweep.before_unlink=delay:1500")
+        .env("EXPORT_QUEUE_FAULT_HITS", queue.path("HITS"));
+    let mut sweep = sweep.spawn().expect("it can be started");
+    eventually("it has looked at the file", || queue.scratch("HITS").first().cloned());
+    // As a machine whose locks do not reach this one publishes: by a rename, between the look and the deletion.
+    let fresh = queue.path("cache/.work/fresh");
+    fs::write(&fresh, "fresh").expect("a new file");
+    fs::rename(&fresh, &file).expect("it is published");
+    sweep.wait().expect("it ends");
+    assert_eq!(fs::read_to_string(&file).expect("it is there"), "fresh");
+    assert_eq!(fs::metadata(&file).expect("it is there").nlink(), 1);
+    Queue::age(&other, Duration::from_secs(700));
+    queue.run(["sweep"]).code(0);
+    assert_eq!(queue.published(), [file]);
+    queue.assert_quiet();
+}
+
+#[test]
 fn behind_a_pooler_a_dispatcher_finds_what_is_asked_for_elsewhere() {
     let server = Server::own(&[]);
     let pooler = server.pooler(2);

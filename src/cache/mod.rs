@@ -3,15 +3,18 @@
 //! A file is *ours* when its path is `HH/NAME` of exactly the form that a key gives, regular, with one link; its content and
 //! the database play no part. Nothing else is ever deleted, and no link is followed. Readers take no lock: a name appears by
 //! rename, complete, and goes only after its promise is over. Publishing's rename and every deletion hold the lock, for
-//! milliseconds.
+//! milliseconds. Where machines share the cache that lock may not reach from one to another: what decides there is which file
+//! it is, never who holds the lock.
 
 pub mod check;
 mod publish;
 mod work;
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -42,6 +45,8 @@ pub struct Cache {
     pub mode: u32,
     /// The group of published files.
     pub gid: u32,
+    /// Other machines publish into it too.
+    pub is_shared: bool,
 }
 
 /// A file of ours, as it was when it was looked at.
@@ -222,6 +227,26 @@ impl Cache {
         })
     }
 
+    /// Deletes a file after a look at what it is once nobody can replace it any more: one that another machine has published in
+    /// this very moment goes back to its place.
+    fn delete_aside(&self, planned: &Facts) -> io::Result<bool> {
+        let dir = tempfile::Builder::new().prefix(".swept").tempdir_in(self.layout.work())?;
+        let aside = dir.path().join("file");
+        match fs::rename(&planned.path, &aside) {
+            Err(error) if is_missing(&error) => return Ok(false),
+            moved => moved?,
+        }
+        let meta = fs::symlink_metadata(&aside)?;
+        if (meta.dev(), meta.ino()) == planned.inode {
+            fault::point("sweep.after_unlink")?;
+            return Ok(true);
+        }
+        match fs::hard_link(&aside, &planned.path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(false),
+        }
+    }
+
     fn is_as_planned(&self, there: Dates, planned: Dates, now: DateTime<Utc>) -> bool {
         there.modified == planned.modified && self.policy.counted(there, now) == self.policy.counted(planned, now)
     }
@@ -258,6 +283,9 @@ impl Cache {
             Action::Age => publish::set_date(shard, &planned.filename, self.policy.aged(now)).map(|()| true),
             Action::Delete => {
                 fault::point("sweep.before_unlink")?;
+                if self.is_shared {
+                    return self.delete_aside(planned);
+                }
                 match rustix::fs::unlinkat(shard, &planned.filename, AtFlags::empty()) {
                     Ok(()) => {}
                     Err(Errno::NOENT) => return Ok(false),

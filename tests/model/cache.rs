@@ -90,7 +90,7 @@ impl Scene {
         fs::create_dir_all(layout.work()).expect("a directory");
         let gid = fs::metadata(dir.path()).expect("a directory").gid();
         let policy = Policy { max_age, grace: GRACE, from };
-        let cache = Cache { layout, policy, mode: 0o640, gid };
+        let cache = Cache { layout, policy, mode: 0o640, gid, is_shared: false };
         let now = from_millis(1_700_000_000_000);
         Self { cache, dir, now, known: BTreeMap::new(), needed: BTreeSet::new() }
     }
