@@ -438,6 +438,7 @@ impl Home {
 
     fn bind_cache(&self) -> Result<()> {
         let (cache, marker) = (&self.layout.cache, self.layout.marker());
+        self.refuse_unseen_cache()?;
         self.make_dir(cache, 0o2750)?;
         let id = fs::read_to_string(self.layout.queue_id())?;
         if marker.exists() {
@@ -451,6 +452,7 @@ impl Home {
                 cache.display()
             )));
         }
+        self.note_cache()?;
         self.make_dir(&self.layout.work(), 0o700)
     }
 
@@ -475,6 +477,7 @@ impl Home {
         let id = self.adopt_database(&mut told)?;
         self.write_whole(&self.layout.queue_id(), &id, 0o640)?;
         self.write_whole(&self.layout.marker(), &id, 0o640)?;
+        self.note_cache()?;
         self.make_dir(&self.layout.work(), 0o700)?;
         lock.release()?;
         told.push(format!(

@@ -115,6 +115,12 @@ pub fn check(home: &Home, report: &mut Report) {
     {
         return;
     }
+    if home.is_shared() && home.is_set_up() {
+        let seen = report.result("cache.dir", home.see_cache(), |()| home.layout.cache.display().to_string());
+        if seen.is_none() {
+            return;
+        }
+    }
     let Some(store) = report.result("database", home.open_as_owner(), |_| home.engine_name()) else {
         return;
     };

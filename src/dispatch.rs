@@ -294,6 +294,10 @@ impl<'a> Dispatcher<'a> {
 
     /// For each free slot with a due job: a worker.
     fn start(&mut self) -> Result<()> {
+        if let Err(error) = self.home.see_shared_cache() {
+            self.find(exit_of(&error), format!("nothing is started: {error:#}"));
+            return Ok(());
+        }
         let mut formats = None;
         let queues: Vec<_> = self.home.config.queue.iter().map(|(name, queue)| (name.clone(), queue.clone())).collect();
         for (name, queue) in queues {

@@ -527,6 +527,67 @@ fn how_long_a_job_waits_is_said_by_the_slots_of_all_machines() {
 }
 
 #[test]
+fn a_machine_that_does_not_see_the_cache_says_so_and_claims_nothing() {
+    let first = Queue::on(server::shared(), "");
+    first.request("ok", "A Book");
+    let second = Queue::beside(&first);
+    let cache = first.path("cache").display().to_string();
+    // As where it is not mounted: an empty directory, on a machine that is set up for the first time.
+    let empty = second.path("empty");
+    fs::create_dir(&empty).expect("a directory");
+    second.reconfigure(&cache, &empty.display().to_string());
+    for call in [&["init"][..], &["dispatch"], &["request", "--format", "ok", "Other"]] {
+        let refused = second.run(call).code(78);
+        assert!(refused.err.contains("is it mounted?"), "{call:?}: {}", refused.err);
+    }
+    assert!(fs::read_dir(&empty).expect("the directory").next().is_none(), "nothing is made in it");
+    second.reconfigure(&empty.display().to_string(), &cache);
+    second.run(["check"]).code(0);
+
+    // And later: gone, of another queue, or not to be written to.
+    let other = Queue::on(server::shared(), "");
+    other.run(["init"]).code(0);
+    let marker = first.path("cache/.export-queue");
+    let own = fs::read(&marker).expect("the marker");
+    let foreign = fs::read(other.path("cache/.export-queue")).expect("the marker of another queue");
+    for (text, says) in [(None, "is it mounted?"), (Some(&foreign), "belongs to another queue")] {
+        match text {
+            None => fs::remove_file(&marker).expect("the marker goes"),
+            Some(text) => fs::write(&marker, text).expect("another marker"),
+        }
+        let checked = second.run(["check"]).code(78);
+        assert!(checked.out.contains("fail  cache.dir") && checked.out.contains(says), "{}", checked.out);
+        second.run(["dispatch", "--wait"]).code(78);
+        assert_eq!(first.sql("SELECT state, attempts FROM jobs"), ["0|0"], "nothing was claimed");
+    }
+    fs::write(&marker, own).expect("the marker is back");
+    second.dispatch().code(0).silent();
+    assert_eq!(first.state("ok", "A Book"), "ready");
+}
+
+#[test]
+fn a_worker_looks_for_the_cache_before_each_claim() {
+    let queue = Queue::on(server::shared(), "");
+    queue.reconfigure("slots = 2", "slots = 1");
+    set_seconds(&queue, "1");
+    queue.request("mark", "First");
+    queue.request("mark", "Second");
+    let mut dispatcher = queue.spawn(["dispatch", "--wait"]);
+    eventually("the first runs", || queue.scratch("LOG").first().cloned());
+    let marker = queue.path("cache/.export-queue");
+    let own = fs::read(&marker).expect("the marker");
+    fs::remove_file(&marker).expect("the marker goes");
+    eventually("the worker has ended", || dispatcher.is_over().then_some(()));
+    assert_eq!(queue.sql("SELECT title, attempts, state FROM jobs"), ["Second|0|0"]);
+    dispatcher.wait().code(78);
+    let noted = fs::read_to_string(queue.path("state/logs/worker.txt")).expect("what workers say");
+    assert!(noted.contains("is it mounted?"), "{noted}");
+    fs::write(&marker, own).expect("the marker is back");
+    queue.dispatch().code(0);
+    assert_eq!(queue.state("mark", "Second"), "ready");
+}
+
+#[test]
 fn who_waits_for_another_machines_lock_on_the_cache_is_left_alone() {
     let mut queue = Queue::on(server::shared(), "");
     queue.run(["dispatch"]).code(0);

@@ -364,6 +364,16 @@ pub trait Store {
     /// The random id that binds this database to its cache and state directory.
     fn queue_id(&self) -> Result<String>;
 
+    /// Whether the queue that machines share has a cache: none is made beside it.
+    fn has_cache(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Notes that it has one.
+    fn note_cache(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether somebody else is writing at this moment, and would hold a write of ours up.
     fn is_being_written(&mut self) -> Result<bool> {
         Ok(false)

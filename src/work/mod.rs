@@ -242,6 +242,7 @@ impl Worker<'_> {
             self.formats = None;
             self.store.tell(bind::audience(&self.home.config));
         }
+        self.home.see_shared_cache()?;
         Ok(if self.may_work()? { None } else { Some(Drained::Idle) })
     }
 

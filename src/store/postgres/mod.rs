@@ -235,6 +235,14 @@ impl Store for Postgres {
         self.read(|tx| schema::meta(tx, "queue_id"))
     }
 
+    fn has_cache(&self) -> Result<bool> {
+        self.read(schema::has_cache)
+    }
+
+    fn note_cache(&mut self) -> Result<()> {
+        self.write(schema::note_cache)
+    }
+
     fn request(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested> {
         self.in_turn(|tx, desk| {
             let requested = request::request(tx, ask, desk, now)?;

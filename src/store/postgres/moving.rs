@@ -143,6 +143,7 @@ impl Movable for Postgres {
             }
             let moved = moving::carry(from, &Arrival(tx))?;
             schema::set_meta(tx, "queue_id", &id)?;
+            schema::note_cache(tx)?;
             close(tx, mark)?;
             fault::point("migrate.before_arrival")?;
             Ok(End::Commit(moved))

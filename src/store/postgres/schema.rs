@@ -96,6 +96,16 @@ pub(super) fn meta(tx: &Transaction<'_>, name: &str) -> Result<String> {
     sure_text(&row.with_context(|| format!("the database does not say its {name}"))?, "value")
 }
 
+/// Whether the queue has a cache.
+pub(super) fn has_cache(tx: &Transaction<'_>) -> Result<bool> {
+    Ok(tx.first(sql!("meta_get"), named! {":name": "cache"})?.is_some())
+}
+
+/// Notes that it has one.
+pub(super) fn note_cache(tx: &Transaction<'_>) -> Result<()> {
+    set_meta(tx, "cache", "bound")
+}
+
 /// Writes one fact about the database.
 pub(super) fn set_meta(tx: &Transaction<'_>, name: &str, value: &str) -> Result<()> {
     tx.execute(sql!("meta_set"), named! {":name": name, ":value": value}).map(drop)
