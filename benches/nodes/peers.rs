@@ -22,7 +22,7 @@ pub(crate) fn peers(server: &'static Server, depths: &[usize]) {
         for depth in depths {
             for at_once in NODES {
                 let Some(rate) = once(server, (interpreter, script), *depth, at_once) else {
-                    eprintln!("{name} is not installed: not compared (benches/peers installs it)");
+                    eprintln!("{name} does not run here: not compared (benches/peers installs it)");
                     return;
                 };
                 println!("| {name} | {depth} | {at_once} | {rate:.0} |");

@@ -12,7 +12,8 @@ logging.disable(logging.CRITICAL)
 
 
 async def main(url, depth, jobs, at_once):
-    app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=url, max_size=int(at_once) + 2))
+    connector = procrastinate.PsycopgConnector(conninfo=url, min_size=1, max_size=int(at_once) + 2)
+    app = procrastinate.App(connector=connector)
     left = int(jobs)
     begun = 0.0
 
