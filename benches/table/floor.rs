@@ -49,7 +49,7 @@ fn connect(database: &Path) -> Connection {
 }
 
 fn copy(sample: &Path, dir: &Path, number: usize, done: &mut Connection) {
-    let made = dir.join(number.to_string());
+    let made = dir.join(format!("made-{number}"));
     let shard = dir.join(format!("{:02x}", number % 256));
     let copied = Command::new("cp").arg(sample).arg(&made).stdin(Stdio::null()).status().expect("cp");
     assert!(copied.success(), "cp copies");

@@ -9,6 +9,7 @@ use crate::place::Place;
 use crate::timer::{Contender, interleave};
 use crate::{crowd, inside};
 
+const OLD: Duration = Duration::from_secs(300);
 const DAY: Duration = Duration::from_secs(86_400);
 
 fn millis(time: Duration) -> f64 {
@@ -71,13 +72,13 @@ fn rows(rounds: usize) -> Vec<Vec<f64>> {
         .collect()
 }
 
-/// Fresh files in the cache: milliseconds of a status and a tick; then all of them due: microseconds a file of a sweep.
+/// Files in the cache, five minutes old: milliseconds of a status and a tick; then all of them due: microseconds a file of a sweep.
 fn files(rounds: usize) -> Vec<Vec<f64>> {
     [1_000, 10_000, 100_000, 1_000_000]
         .into_iter()
         .map(|count| {
             let place = Place::in_memory();
-            place.publish("file", count, Duration::ZERO, true);
+            place.publish("file", count, OLD, true);
             place.run(&["dispatch"]);
             let mut line = vec![count as f64];
             let status: Contender<'_> = Box::new(|| place.time(&["status", "file 500"]));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::timer::whole;
+use crate::timer::{now, whole};
 
 /// How many jobs a peer's list holds before it is asked.
 const JOBS: usize = 1000;
@@ -57,9 +57,11 @@ impl Peer {
         whole(self.command().args(&self.args))
     }
 
-    fn run(&self, args: &[&str]) {
+    /// Whether a call of it succeeds.
+    fn run(&self, args: &[&str]) -> bool {
         let mut command = self.command();
-        let _ = command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let status = command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        status.is_ok_and(|status| status.success())
     }
 }
 
@@ -68,18 +70,18 @@ impl Drop for Peer {
         match self.name.split_whitespace().next() {
             Some("`tsp") => self.run(&["-K"]),
             Some("`pueue") => self.run(&["shutdown"]),
-            _ => {}
-        }
+            _ => true,
+        };
     }
 }
 
 /// A list of [`JOBS`] jobs, in the peers that keep one.
 pub(crate) fn status() -> Vec<Peer> {
     let tsp = Peer::new("`tsp` (list of 1,000)", "tsp", &[]).inspect(|peer| {
-        (0..JOBS).for_each(|_| peer.run(&["-n", "true"]));
+        (0..JOBS).for_each(|_| assert!(peer.run(&["-n", "true"]), "tsp takes a job"));
     });
     let pueue = pueue("`pueue status --json` (1,000 jobs)", &["status", "--json"]).inspect(|peer| {
-        (0..JOBS).for_each(|_| peer.run(&["add", "--", "true"]));
+        (0..JOBS).for_each(|_| assert!(peer.run(&["add", "--", "true"]), "pueue takes a job"));
     });
     let pdf_bot = Peer::new("`pdf-bot jobs`", "pdf-bot", &["jobs"]);
     let node = Peer::new("`node -e 1`", "node", &["-e", "1"]);
@@ -101,6 +103,11 @@ fn pueue(name: &str, args: &[&str]) -> Option<Peer> {
         let mut start = peer.command();
         start = with_surroundings(Command::new(&daemon), &start);
         let _ = start.arg("--daemonize").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let until = now() + Duration::from_secs(10);
+        while !peer.run(&["status"]) {
+            assert!(now() < until, "pueued answers");
+            std::thread::sleep(Duration::from_millis(50));
+        }
     })
 }
 

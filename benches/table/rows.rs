@@ -148,10 +148,10 @@ fn xargs(place: &Place, name: &str) -> Duration {
     whole(Command::new("xargs").arg("-a").arg(&list).args(["-P2", "-n1", "cp"]).arg(place.path("sample")))
 }
 
-/// A tick with nothing to do: 100,000 fresh files and 100,000 jobs behind a pause, beside one on an empty queue.
+/// A tick with nothing to do: 100,000 fresh files, published a while before the last tick, and 100,000 jobs behind a pause, beside one on an empty queue.
 pub(crate) fn tick(rounds: usize) -> Vec<Row> {
     let (empty, full) = (Place::new(), Place::new());
-    full.publish("fresh", 100_000, Duration::ZERO, true);
+    full.publish("fresh", 100_000, 5 * MINUTE, true);
     full.run(&["pause", "default"]);
     full.fill("queued", 100_000);
     let contenders: Vec<Contender<'_>> =
