@@ -279,3 +279,25 @@ fn an_export_of_a_backlog_is_three_syncs_and_one_transaction() {
     assert_eq!(worker.like(|call| spawns(call) && call.contains("CLONE_VFORK")), EXPORTS);
     assert_eq!(worker.like(|call| spawns(call) && !call.contains("CLONE_VFORK")), 1, "the thread that beats");
 }
+
+#[test]
+fn a_tick_looks_at_no_job_that_it_cannot_start() {
+    let pages = |jobs: usize, is_paused: bool| {
+        let queue = Queue::with("[format.missing]\ncommand = [\"eq-test-no-such-converter\", \"{output}\"]\n");
+        queue.run(["init", "--quiet"]).code(0);
+        let lines = (0..jobs).map(|number| format!("{{\"title\":\"{number}\",\"format\":\"missing\"}}\n"));
+        fs::write(queue.path("batch"), lines.collect::<String>()).expect("a batch");
+        queue.run(["request", "--batch", &queue.path("batch").to_string_lossy()]).code(0);
+        if is_paused {
+            queue.run(["pause"]).code(0);
+        }
+        let _dispatcher = dispatcher(&queue);
+        // A missing converter was told by the dispatcher, and is an end all the same.
+        calls(&queue, &["dispatch"], 69).like(|call| call.starts_with("pread64(") && call.contains("queue.db"))
+    };
+    for is_paused in [true, false] {
+        let (few, many) = (pages(10, is_paused), pages(10_000, is_paused));
+        println!("paused: {is_paused}; {few} pages read with ten jobs, {many} with ten thousand");
+        assert!(many <= few + 20, "paused: {is_paused}; {few} pages read with ten jobs, {many} with ten thousand");
+    }
+}
