@@ -11,6 +11,7 @@ mod publish;
 mod work;
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -83,12 +84,13 @@ impl CacheLock {
 
 /// Shards that were opened, for looking at many files: a shard that is made meanwhile is not seen.
 #[derive(Debug, Default)]
-pub struct Shards(BTreeMap<PathBuf, Option<OwnedFd>>);
+pub struct Shards(BTreeMap<OsString, Option<OwnedFd>>);
 
 impl Shards {
     /// The directory that a file of ours lies in; `None` when it is not there.
     fn of(&mut self, file: &Path) -> io::Result<Option<&OwnedFd>> {
-        let dir = file.parent().unwrap_or(Path::new("/"));
+        // As bytes: paths are compared component by component.
+        let dir = file.parent().unwrap_or(Path::new("/")).as_os_str();
         if !self.0.contains_key(dir) {
             self.0.insert(dir.to_owned(), open_shard(file)?);
         }
@@ -208,7 +210,7 @@ impl Cache {
     /// Every file of ours, without a lock and in no order; entries that cannot be read are passed to `trouble`.
     pub fn walk<'a>(&'a self, mut trouble: impl FnMut(String) + 'a) -> impl Iterator<Item = Facts> + 'a {
         let root = &self.layout.cache;
-        let is_shard = |name: &std::ffi::OsStr| name.len() == 2;
+        let is_shard = |name: &OsStr| name.len() == 2;
         let mut shards = Shards::default();
         let walk = WalkDir::new(root).follow_links(false).min_depth(1).max_depth(2).into_iter();
         let entries = walk.filter_entry(move |entry| entry.depth() != 1 || is_shard(entry.file_name()));
