@@ -10,7 +10,6 @@ pub const MOMENTS: &[&str] = &[
     "setup.before_database",
     "setup.before_id",
     "setup.before_marker",
-    "write.before_begin",
     "request.before_commit",
     "request.after_commit",
     "dispatch.before_spawn",

@@ -29,11 +29,6 @@ impl Layout {
         self.state.join("queue.db-shm")
     }
 
-    /// Its write-ahead log, at which writers stand in line.
-    pub fn database_log(&self) -> PathBuf {
-        self.state.join("queue.db-wal")
-    }
-
     /// How far the clock of a shared database is ahead of this machine's, for front ends.
     pub fn clock(&self) -> PathBuf {
         self.state.join("clock")

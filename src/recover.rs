@@ -354,8 +354,7 @@ fn is_stuck(home: &Home, path: &Path, seen: String, now: Duration) -> Result<boo
     Ok(is_stuck)
 }
 
-/// Ends a process of this program that was frozen in a transaction, or at the head of the line for one, and keeps everybody
-/// else from writing.
+/// Ends a process of this program that was frozen in a transaction and keeps everybody else from writing.
 ///
 /// # Errors
 /// The note of what ticks saw cannot be written.
@@ -365,15 +364,13 @@ pub fn end_frozen_writer(home: &Home, store: &mut dyn Store) -> Result<()> {
     if !store.is_being_written()? {
         return clear_suspicion(home, &index);
     }
-    let holder = |(file, byte): (&Path, u64)| {
-        let meta = fs::metadata(file).ok()?;
-        let pid = lock::writer_of(meta.ino(), byte)?;
+    let writer = || {
+        let meta = fs::metadata(&index).ok()?;
+        let pid = lock::writer_of(meta.ino(), lock::SQLITE_WRITE_BYTE)?;
         let stat = process::stat(pid)?;
         Some((stat.identity, stat.cpu_ticks))
             .filter(|_| process::holders((meta.dev(), meta.ino())).contains(&stat.identity))
     };
-    let log = home.layout.database_log();
-    let writer = || [(&*index, lock::SQLITE_WRITE_BYTE), (&*log, 0)].into_iter().find_map(holder);
     let Some(first) = writer() else {
         return clear_suspicion(home, &index);
     };

@@ -125,3 +125,50 @@ fn a_request_is_on_the_disk_before_its_answer() {
     }
     queue.assert_quiet();
 }
+
+#[test]
+fn a_delivery_is_on_the_disk_before_it_is_told() {
+    let queue = Queue::with("[[notify]]\non = [\"ready\"]\ncommand = [\"true\", \"{filename}\"]\n");
+    queue.run(["init", "--quiet"]).code(0);
+    queue.request("ok", "A");
+    let lines = traced(&queue, &["dispatch", "--wait"], 0);
+    let is_told = |line: &str| line.contains(" execve(") && line.contains("/true\"") && line.ends_with("= 0");
+    let told = lines.iter().position(|line| is_told(line)).expect("somebody is told");
+    let ends = lines.iter().position(|line| writes_log(line)).expect("a write of the worker");
+    let worker = lines[ends].split(' ').next().expect("its number");
+    let synced = |line: &&String| syncs_log(line) && !line.starts_with(worker);
+    assert!(lines[ends..told].iter().any(|line| synced(&line)), "by who tells it:\n{}", lines.join("\n"));
+    queue.assert_quiet();
+}
+
+/// Calls the program where the log cannot be synced but once in each of its processes: SQLite does that when it begins the
+/// log anew.
+fn with_one_sync(queue: &Queue, args: &[&str]) -> std::process::Output {
+    let program = queue.command(args);
+    let mut strace = Command::new("strace");
+    let (log, fault) = (queue.path("state/queue.db-wal"), "inject=fdatasync:error=EIO:when=2+");
+    strace.args(["-f", "-e", "trace=fdatasync", "-e", fault, "-P"]).arg(log).arg("-o").arg(queue.path("trace"));
+    strace.arg(program.get_program()).args(program.get_args()).output().expect("strace runs")
+}
+
+#[test]
+fn a_request_that_the_disk_does_not_keep_is_not_accepted() {
+    let queue = Queue::new();
+    queue.run(["init", "--quiet"]).code(0);
+    let done = with_one_sync(&queue, &["request", "--format", "ok", "A"]);
+    assert_eq!(done.status.code(), Some(75), "{done:?}");
+    assert!(String::from_utf8_lossy(&done.stderr).contains("the disk does not keep what is written"), "{done:?}");
+}
+
+#[test]
+fn a_claim_that_the_disk_does_not_keep_starts_no_exporter() {
+    let queue = Queue::new();
+    queue.run(["init", "--quiet"]).code(0);
+    queue.request("ok", "A");
+    with_one_sync(&queue, &["dispatch", "--wait"]);
+    assert_eq!(queue.sql("SELECT attempts FROM jobs"), ["1"], "it was claimed");
+    assert_eq!(queue.scratch("STARTS"), Vec::<String>::new(), "nothing was started");
+    queue.dispatch().code(0);
+    assert_eq!(queue.state("ok", "A"), "ready");
+    queue.assert_quiet();
+}

@@ -458,17 +458,17 @@ fn a_frozen_holder_of_the_cache_lock_is_ended_and_publishing_goes_on() {
     queue.assert_quiet();
 }
 
-/// A request that is frozen at that moment of its write.
-fn is_ended_when_frozen_at(moment: &str, first_tick: i32) {
+#[test]
+fn whoever_is_frozen_in_a_transaction_is_ended_by_later_ticks() {
     let mut queue = Queue::new();
     queue.request("ok", "A");
-    queue.set("EXPORT_QUEUE_FAULT", &format!("{moment}=delay:600000"));
+    queue.set("EXPORT_QUEUE_FAULT", "request.before_commit=delay:600000");
     queue.set("EXPORT_QUEUE_FAULT_HITS", &queue.path("HITS").to_string_lossy());
     let frozen = queue.spawn(["request", "--format", "ok", "B"]);
     queue.set("EXPORT_QUEUE_FAULT", "");
-    eventually("it writes", || queue.scratch("HITS").pop());
+    eventually("it is in its transaction", || queue.scratch("HITS").pop());
     frozen.signal("STOP");
-    queue.run(["dispatch"]).code(first_tick);
+    queue.run(["dispatch"]).code(75);
     assert!(lives(frozen.pid()), "a moment's silence is no reason");
     queue.set("EXPORT_QUEUE_TEST_MONOTONIC", "100");
     let said = queue.dispatch().code(0);
@@ -476,16 +476,6 @@ fn is_ended_when_frozen_at(moment: &str, first_tick: i32) {
     assert!(!lives(frozen.pid()));
     assert_eq!((queue.state("ok", "A"), queue.state("ok", "B")), ("ready".into(), "absent".into()));
     queue.assert_quiet();
-}
-
-#[test]
-fn whoever_is_frozen_in_a_transaction_is_ended_by_later_ticks() {
-    is_ended_when_frozen_at("request.before_commit", 75);
-}
-
-#[test]
-fn whoever_is_frozen_at_the_head_of_the_line_of_writers_is_ended_by_later_ticks() {
-    is_ended_when_frozen_at("write.before_begin", 0);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The queue on SQLite: one file in the state directory, WAL, `synchronous=FULL`.
+//! The queue on SQLite: one file in the state directory, WAL, each commit synced before its caller goes on.
 //!
 //! Every write is one `BEGIN IMMEDIATE` transaction: it takes the write lock first and waits for it, while a transaction
 //! that reads first and then wants to write is refused at once when somebody else was quicker. A power cut loses nothing
@@ -9,15 +9,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use chrono::{DateTime, Utc};
 use rusqlite::config::DbConfig;
 use rusqlite::{
-    Connection, ErrorCode, OpenFlags, OptionalExtension, ToSql, Transaction, TransactionBehavior, ffi, named_params,
+    Connection, ErrorCode, OpenFlags, OptionalExtension, ToSql, Transaction, TransactionBehavior, named_params,
 };
 
 use super::trouble::{explain, lost};
-use super::turn;
+use super::turn::{self, Log};
 use super::{
     ANONYMOUS, Again, Ask, Batch, Cancelled, Claim, Delivery, FailureNote, Filter, Listeners, Past, Pause, Requested,
     RetriedAll, Room, Settled, Store, Tally, deliveries, migrate, request, rows, runs,
@@ -36,6 +36,7 @@ pub struct Sqlite {
     pub(super) conn: Connection,
     path: PathBuf,
     listeners: Listeners,
+    log: Log,
 }
 
 impl Sqlite {
@@ -77,7 +78,7 @@ impl Sqlite {
             Ok(conn)
         };
         let conn = connect().map_err(|error| explain(path, error))?;
-        Ok(Self { conn, path: path.to_owned(), listeners: Listeners::default() })
+        Ok(Self { conn, path: path.to_owned(), listeners: Listeners::default(), log: Log::of(path) })
     }
 
     pub(super) fn prepare(&mut self, new_id: &str) -> Result<()> {
@@ -88,10 +89,12 @@ impl Sqlite {
             }
             self.conn.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
         }
-        self.conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON")?;
+        // Each commit is synced here, without the write lock in hand (see `turn`).
+        self.conn.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON")?;
         self.conn.query_row("PRAGMA journal_size_limit = 4194304", [], |_| Ok(()))?;
-        keep_wal(&self.conn)?;
-        migrate::bring_up(&mut self.conn, new_id)
+        turn::keep_log(&self.conn)?;
+        migrate::bring_up(&mut self.conn, new_id)?;
+        if self.conn.total_changes() > 0 { self.log.sync() } else { Ok(()) }
     }
 
     /// Writes the id that binds the database, anew.
@@ -108,32 +111,25 @@ impl Sqlite {
 
     /// A write that says itself whether it shall stay.
     fn transact<T>(&mut self, body: impl FnOnce(&Transaction<'_>) -> Result<(T, bool)>) -> Result<T> {
-        let Self { conn, path, .. } = self;
+        let Self { conn, path, log, .. } = self;
         let attempt = || -> Result<T> {
-            let _turn = turn::stand_in(&turn::line(path));
-            fault::point("write.before_begin")?;
+            log.check()?;
+            let before = conn.total_changes();
             let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let (value, stays) = body(&tx)?;
             let ended = if stays { tx.commit() } else { tx.rollback() };
             ended?;
+            if conn.total_changes() > before {
+                log.sync()?;
+            }
             Ok(value)
         };
         attempt().map_err(|error| explain(path, error))
     }
 
     pub(super) fn read<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
-        body(&self.conn).map_err(|error| explain(&self.path, error))
+        self.log.check().and_then(|()| body(&self.conn)).map_err(|error| explain(&self.path, error))
     }
-}
-
-/// Leaves the `-wal` and `-shm` files in place when the last connection closes.
-fn keep_wal(conn: &Connection) -> Result<()> {
-    let mut on: std::ffi::c_int = 1;
-    // SAFETY: the handle is open, "main" is a C string, and this operation reads and writes one int behind the pointer.
-    let code = unsafe {
-        ffi::sqlite3_file_control(conn.handle(), c"main".as_ptr(), ffi::SQLITE_FCNTL_PERSIST_WAL, (&raw mut on).cast())
-    };
-    if code == ffi::SQLITE_OK { Ok(()) } else { Err(anyhow!("cannot keep the write-ahead log: code {code}")) }
 }
 
 pub(super) fn millis(time: DateTime<Utc>) -> i64 {
@@ -207,9 +203,6 @@ impl Store for Sqlite {
     }
 
     fn is_being_written(&mut self) -> Result<bool> {
-        if turn::is_taken(&turn::line(&self.path)) {
-            return Ok(true);
-        }
         let attempt = |conn: &mut Connection| conn.transaction_with_behavior(TransactionBehavior::Immediate).map(drop);
         match turn::or_never(&mut self.conn, attempt).flatten() {
             Ok(()) => Ok(false),
@@ -504,10 +497,9 @@ impl Store for Sqlite {
         if self.read(|conn| count(conn, sql!("is_unused"), known))? == 0 {
             return Ok(());
         }
-        let Self { conn, path, .. } = self;
         let params = named_params! {":filename": filename, ":at": millis(at)};
-        let noted = turn::or_never(conn, |conn| conn.execute(sql!("accessed"), params).map(drop)).flatten();
-        noted.map_err(|error| explain(path, error.into()))
+        let noted = turn::or_never(&mut self.conn, |conn| conn.execute(sql!("accessed"), params)).flatten();
+        noted.map_err(Into::into).and_then(|_| self.log.sync()).map_err(|error| explain(&self.path, error))
     }
 
     fn accesses(&self, since: DateTime<Utc>) -> Result<Vec<(String, DateTime<Utc>)>> {
@@ -618,7 +610,10 @@ impl Store for Sqlite {
     }
 
     fn next_delivery(&self, listeners: &[String], now: DateTime<Utc>) -> Result<Option<Delivery>> {
-        self.read(|conn| deliveries::next(conn, listeners, now))
+        let next = self.read(|conn| deliveries::next(conn, listeners, now))?;
+        // It is told under its number, which a power cut must not give away a second time.
+        next.is_some().then(|| self.log.sync()).transpose()?;
+        Ok(next)
     }
 
     fn deliveries(&self) -> Result<Vec<Delivery>> {
