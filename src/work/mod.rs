@@ -482,3 +482,32 @@ impl Worker<'_> {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_record_names_what_the_slots_last_worker_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("default.0");
+        let own = bind::own_record();
+        let of = |boot: &str| Record {
+            boot: boot.to_owned(),
+            token: Some("first".into()),
+            next: Some("second".into()),
+            job: Some(7),
+            leader: own.holder.clone(),
+            ..Record::default()
+        };
+        for (boot, leader) in [(own.boot.as_str(), own.holder.clone()), ("another boot", None)] {
+            lock::try_take(&path).unwrap().expect("nobody else has it").sign(of(boot)).unwrap();
+            let slot = lock::try_take(&path).unwrap().expect("its holder let go of it");
+            let record = first_record(&slot).unwrap();
+            assert_eq!(record, Record { leader, holder: own.holder.clone(), ..of(&own.boot) });
+            slot.release().unwrap();
+        }
+        let blank = lock::try_take(&path).unwrap().unwrap();
+        assert_eq!(first_record(&blank).unwrap(), own);
+    }
+}
