@@ -50,8 +50,6 @@ pub struct Record {
     /// The run that it claims in the transaction that ends that one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// That run's job.
-    pub job: Option<i64>,
     /// The exporter: leader of the process group that is to be ended with it.
     pub leader: Option<Identity>,
 }
@@ -215,14 +213,15 @@ impl Held {
         Ok(())
     }
 
-    /// Writes a record that names nobody, before the lock is handed to another process: that one signs as soon as it can. Until
-    /// then a held lock belongs to whoever has it open, and not to this process, which goes on with other things.
+    /// Writes a record that names no holder, and at most a run whose processes are left, before the lock is handed to another
+    /// process: that one signs as soon as it can. Until then a held lock belongs to whoever has it open, and not to this
+    /// process, which goes on with other things.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn announce(&self, record: Record) -> io::Result<()> {
+    pub fn announce(&self, token: Option<String>) -> io::Result<()> {
         *self.inner.lock_record() = None;
-        self.inner.write(Some(&Record { holder: None, beat: beat_now(), ..record }))
+        self.inner.write(Some(&Record { token, beat: beat_now(), ..Record::default() }))
     }
 
     /// Blanks the record and lets go of the lock.

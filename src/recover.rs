@@ -22,7 +22,7 @@ use crate::fault;
 use crate::identity::Identity;
 use crate::job::{Failure, Job, Outcome, Phase};
 use crate::layout::SlotName;
-use crate::lock::{self, Held, Reading, Record, SILENCE};
+use crate::lock::{self, Held, Reading, SILENCE};
 use crate::process::{self, Trace};
 use crate::rules::{self, Bounds, Fate};
 use crate::store::{Again, FailureNote, Store};
@@ -256,7 +256,7 @@ fn keep_taken(home: &Home, slot: &str, token: &str) -> Result<()> {
     let Some(held) = SlotName::from_path(&path).map(|_| lock::try_take(&path)).transpose()?.flatten() else {
         return Ok(());
     };
-    Ok(held.announce(Record { boot: process::boot_id(), token: Some(token.to_owned()), ..Record::default() })?)
+    Ok(held.announce(Some(token.to_owned()))?)
 }
 
 /// The tokens in all slot files, with their slot file's path.

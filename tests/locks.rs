@@ -504,6 +504,23 @@ fn a_slot_file_taken_away_under_a_worker_makes_no_second_exporter() {
 }
 
 #[test]
+fn a_worker_whose_slot_file_was_taken_away_begins_nothing_more() {
+    let queue = Queue::new();
+    queue.reconfigure("slots = 2", "slots = 1");
+    seconds(&queue, "2");
+    queue.request("mark", "A");
+    queue.run(["dispatch"]).code(0);
+    eventually("its exporter runs", || (queue.scratch("LOG").len() == 1).then_some(()));
+    queue.request("mark", "B");
+    fs::remove_file(queue.path("state/slots/default.0")).unwrap();
+    eventually("the worker has ended", || queue.workers().is_empty().then_some(()));
+    assert_eq!((queue.state("mark", "A"), queue.state("mark", "B")), ("ready".into(), "queued".into()));
+    queue.dispatch().code(0);
+    assert_eq!(queue.state("mark", "B"), "ready");
+    queue.assert_quiet();
+}
+
+#[test]
 fn hundreds_of_files_that_cannot_be_deleted_do_not_keep_a_tick() {
     const FILES: u32 = 600;
     let house = House::new();

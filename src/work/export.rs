@@ -299,8 +299,8 @@ impl Export<'_> {
 
     /// The slot's record names the exporter, so that whoever recovers the slot finds its tree.
     fn sign(&self, tree: &Tree) -> Result<()> {
-        let (token, job) = (Some(self.token.to_owned()), Some(self.job.id));
-        let record = Record { token, job, leader: Some(tree.identity()), ..bind::own_record() };
+        let token = Some(self.token.to_owned());
+        let record = Record { token, leader: Some(tree.identity()), ..bind::own_record() };
         self.slot.sign(record).context("writing the slot's record")
     }
 

@@ -110,7 +110,7 @@ fn first_record(slot: &Held) -> Result<Record> {
     Ok(match slot.left_behind()? {
         lock::Reading::Record(left) => {
             let leader = left.leader.filter(|_| left.boot == own.boot);
-            Record { token: left.token, next: left.next, job: left.job, leader, ..own }
+            Record { token: left.token, next: left.next, leader, ..own }
         }
         lock::Reading::Blank | lock::Reading::Torn => own,
     })
@@ -145,7 +145,7 @@ pub fn startable(
 /// # Errors
 /// This program cannot be started.
 pub fn spawn(home: &Home, slot: &Held, name: &SlotName) -> Result<std::process::Child> {
-    slot.announce(Record { boot: process::boot_id(), ..Record::default() })?;
+    slot.announce(None)?;
     fault::point("dispatch.before_spawn")?;
     let program = std::env::current_exe().context("finding this program")?;
     let renewed = program.to_string_lossy().strip_suffix(" (deleted)").map(std::path::PathBuf::from);
@@ -286,7 +286,7 @@ impl Worker<'_> {
     /// Does a claimed job; gives back the next, where the transaction that ended this one could claim it.
     fn one(&mut self, slot: &Held, Claimed { job, token, sent }: Claimed, until: Duration) -> Result<Option<Claimed>> {
         fault::point("work.after_claim")?;
-        slot.sign(Record { token: Some(token.clone()), job: Some(job.id), ..bind::own_record() })?;
+        slot.sign(Record { token: Some(token.clone()), ..bind::own_record() })?;
         let conclusion = {
             let (home, stop) = (&*self.home, self.stop);
             let keeper = home.is_shared().then(|| Keeper::start(home, &token, sent)).transpose()?;
@@ -349,7 +349,7 @@ impl Worker<'_> {
     fn finish_and_claim(&mut self, slot: &Held, run: &Run) -> Result<(Settled, Option<Claimed>)> {
         let claim = self.claim()?;
         let (token, next) = (Some(run.token.clone()), Some(claim.token.clone()));
-        slot.sign(Record { token, next, job: Some(run.job_id), ..bind::own_record() })?;
+        slot.sign(Record { token, next, ..bind::own_record() })?;
         fault::point("work.before_claim")?;
         let sent = clock::since_boot();
         let (settled, job) = match self.store.finish_and_claim(run, &claim, clock::now()) {
@@ -496,15 +496,14 @@ mod tests {
             boot: boot.to_owned(),
             token: Some("first".into()),
             next: Some("second".into()),
-            job: Some(7),
-            leader: own.holder.clone(),
+            leader: own.holder,
             ..Record::default()
         };
-        for (boot, leader) in [(own.boot.as_str(), own.holder.clone()), ("another boot", None)] {
+        for (boot, leader) in [(own.boot.as_str(), own.holder), ("another boot", None)] {
             lock::try_take(&path).unwrap().expect("nobody else has it").sign(of(boot)).unwrap();
             let slot = lock::try_take(&path).unwrap().expect("its holder let go of it");
             let record = first_record(&slot).unwrap();
-            assert_eq!(record, Record { leader, holder: own.holder.clone(), ..of(&own.boot) });
+            assert_eq!(record, Record { leader, holder: own.holder, ..of(&own.boot) });
             slot.release().unwrap();
         }
         let blank = lock::try_take(&path).unwrap().unwrap();
