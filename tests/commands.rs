@@ -347,6 +347,45 @@ fn a_missing_exporter_ends_dispatch_and_check_with_69_and_jobs_stay_queued() {
 }
 
 #[test]
+fn an_exporter_that_goes_under_a_worker_lets_its_next_job_wait() {
+    let queue =
+        Queue::with("[format.brief]\nextension = \"txt\"\ncheck = \"none\"\ncommand = [\"./brief\", \"{output}\"]\n");
+    let program = queue.path("brief");
+    fs::write(&program, "#!/bin/sh\nsleep 2\necho text >\"$1\"\n").expect("a program");
+    make_executable(&program);
+    queue.reconfigure("./brief", &program.to_string_lossy());
+    queue.reconfigure("slots = 2", "slots = 1");
+    queue.request("brief", "A");
+    queue.request("brief", "B");
+    queue.run(["dispatch"]).code(0);
+    queue.await_state("brief", "A", "started");
+    eventually("its exporter runs", || (!queue.exporters().is_empty()).then_some(()));
+    fs::remove_file(&program).expect("it goes");
+    eventually("the worker has ended", || queue.workers().is_empty().then_some(()));
+    assert_eq!(queue.state("brief", "A"), "ready");
+    let waiting = queue.run(["--json", "status", "--format", "brief", "B"]).code(3).json();
+    assert_eq!((&waiting["state"], &waiting["attempts"]), (&"queued".into(), &0.into()), "{waiting}");
+    assert_eq!(queue.sql("SELECT outcome FROM runs"), ["ready"], "nobody tried");
+    queue.assert_quiet();
+}
+
+#[test]
+fn what_an_exporter_said_of_a_file_that_it_made_is_kept() {
+    let queue = Queue::with(
+        "[format.warns]\nextension = \"txt\"\ncheck = \"none\"\n\
+         command = [\"sh\", \"-c\", \"echo one picture is missing >&2; echo text >{output}\"]\n",
+    );
+    queue.request("warns", "A");
+    queue.dispatch().code(0);
+    let runs = queue.run(["--json", "history"]).code(0).lines();
+    assert_eq!(runs[0]["detail"], "one picture is missing", "{runs:?}");
+    queue.request("ok", "Quiet");
+    queue.dispatch().code(0);
+    let runs = queue.run(["--json", "history", "--format", "ok"]).code(0).lines();
+    assert!(runs[0]["detail"].is_null(), "{runs:?}");
+}
+
+#[test]
 fn somebody_else_may_neither_dispatch_nor_sweep_and_hears_who_may() {
     let queue = Queue::new();
     queue.request("ok", "A");

@@ -386,6 +386,42 @@ fn a_worker_frozen_before_its_claim_is_ended_by_a_later_tick() {
     queue.assert_quiet();
 }
 
+/// A worker stands still between two jobs while a tick passes: its record names the one it ends and the one it begins.
+fn passes_between_two_jobs(moment: &str) {
+    let mut queue = Queue::new();
+    queue.reconfigure("slots = 2", "slots = 1");
+    set_seconds(&queue, "0");
+    for title in ["A", "B"] {
+        queue.request("mark", title);
+    }
+    queue.set("EXPORT_QUEUE_FAULT", &format!("{moment}=delay:4000"));
+    queue.run(["dispatch"]).code(0).silent();
+    queue.set("EXPORT_QUEUE_FAULT", "");
+    let worker = eventually("the worker claims its second job", || {
+        queue.workers().into_iter().find(|_| slot_record(&queue)["next"].is_string())
+    });
+    worker.kill("STOP");
+    queue.run(["dispatch"]).code(0).silent();
+    assert!(worker.lives(), "a worker of ours was taken for a stray");
+    worker.kill("CONT");
+    eventually("the worker has ended", || queue.workers().is_empty().then_some(()));
+    assert_eq!(["A", "B"].map(|title| queue.state("mark", title)), ["ready", "ready"]);
+    assert_eq!(queue.scratch("STARTS").len(), 2, "each was made once");
+    assert_eq!(queue.sql("SELECT outcome, count(*) FROM runs GROUP BY 1"), ["ready|2"]);
+    queue.dispatch().code(0).silent();
+    queue.assert_quiet();
+}
+
+#[test]
+fn a_tick_passes_a_worker_that_is_about_to_claim_its_next_job() {
+    passes_between_two_jobs("work.before_claim");
+}
+
+#[test]
+fn a_tick_passes_a_worker_that_has_just_claimed_its_next_job() {
+    passes_between_two_jobs("finish.after_commit");
+}
+
 #[test]
 fn a_worker_frozen_before_its_first_record_is_ended_by_later_ticks() {
     let mut queue = Queue::new();
