@@ -127,6 +127,20 @@ fn a_request_is_on_the_disk_before_its_answer() {
 }
 
 #[test]
+fn a_request_that_joins_syncs_what_it_rests_on() {
+    let queue = Queue::new();
+    queue.request("ok", "A");
+    let batch = queue.path("batch");
+    fs::write(&batch, "{\"title\": \"A\", \"format\": \"ok\"}\n").expect("a batch of one");
+    let batch = batch.to_str().expect("a path");
+    for (args, code) in [(&["request", "--format", "ok", "A"][..], 3), (&["request", "--batch", batch], 0)] {
+        let lines = traced(&queue, args, code);
+        in_order(&lines, &[("sync of the log", &syncs_log), ("end", &|line| line.contains(" exit_group("))]);
+    }
+    queue.assert_quiet();
+}
+
+#[test]
 fn a_delivery_is_on_the_disk_before_it_is_told() {
     let queue = Queue::with("[[notify]]\non = [\"ready\"]\ncommand = [\"true\", \"{filename}\"]\n");
     queue.run(["init", "--quiet"]).code(0);

@@ -127,6 +127,11 @@ impl Sqlite {
         attempt().map_err(|error| explain(path, error))
     }
 
+    /// An answer that rests on the row of somebody else's request promises what he may not have synced yet.
+    fn promise(&self, of_another: bool) -> Result<()> {
+        if of_another { self.log.sync().map_err(|error| explain(&self.path, error)) } else { Ok(()) }
+    }
+
     pub(super) fn read<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         self.log.check().and_then(|()| body(&self.conn)).map_err(|error| explain(&self.path, error))
     }
@@ -212,20 +217,24 @@ impl Store for Sqlite {
     }
 
     fn request(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested> {
-        self.write(|tx| {
+        let requested = self.write(|tx| {
             let requested = request::request(tx, ask, &mut Room::default(), now)?;
             fault::point("request.before_commit")?;
             Ok(requested)
-        })
+        })?;
+        self.promise(matches!(requested, Requested::Joined(_)))?;
+        Ok(requested)
     }
 
     fn request_all(&mut self, asks: &[Ask], now: DateTime<Utc>) -> Result<Batch> {
-        self.transact(|tx| {
+        let batch = self.transact(|tx| {
             let batch = request::request_all(tx, asks, now)?;
             fault::point("request.before_commit")?;
             let stays = matches!(batch, Batch::Stored { .. });
             Ok((batch, stays))
-        })
+        })?;
+        self.promise(matches!(batch, Batch::Stored { joined: 1.., .. }))?;
+        Ok(batch)
     }
 
     fn rehearse(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested> {
