@@ -127,11 +127,6 @@ impl Sqlite {
         attempt().map_err(|error| explain(path, error))
     }
 
-    /// An answer that rests on the row of somebody else's request promises what he may not have synced yet.
-    fn promise(&self, of_another: bool) -> Result<()> {
-        if of_another { self.log.sync().map_err(|error| explain(&self.path, error)) } else { Ok(()) }
-    }
-
     pub(super) fn read<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         self.log.check().and_then(|()| body(&self.conn)).map_err(|error| explain(&self.path, error))
     }
@@ -222,8 +217,7 @@ impl Store for Sqlite {
             fault::point("request.before_commit")?;
             Ok(requested)
         })?;
-        self.promise(matches!(requested, Requested::Joined(_)))?;
-        Ok(requested)
+        self.log.promise(matches!(requested, Requested::Joined(_))).map(|()| requested)
     }
 
     fn request_all(&mut self, asks: &[Ask], now: DateTime<Utc>) -> Result<Batch> {
@@ -233,8 +227,7 @@ impl Store for Sqlite {
             let stays = matches!(batch, Batch::Stored { .. });
             Ok((batch, stays))
         })?;
-        self.promise(matches!(batch, Batch::Stored { joined: 1.., .. }))?;
-        Ok(batch)
+        self.log.promise(matches!(batch, Batch::Stored { joined: 1.., .. })).map(|()| batch)
     }
 
     fn rehearse(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested> {
