@@ -354,6 +354,7 @@ impl Queue {
         lines
     }
 
+    #[cfg_attr(not(feature = "postgres"), expect(clippy::unused_self, reason = "there is only SQLite"))]
     fn is_sqlite(&self) -> bool {
         #[cfg(feature = "postgres")]
         return self.shared.is_none();
