@@ -28,7 +28,7 @@ use crate::store::{Listeners, Node, Patience, Store};
 
 pub use self::engine::{database_of, shared_schema};
 pub use self::sight::network_of;
-use self::sight::refuse_network;
+use self::sight::{is_vacant, refuse_network};
 
 /// How long a first use waits for another first use.
 const FIRST_USE: Duration = Duration::from_secs(10);
@@ -436,26 +436,6 @@ impl Home {
         self.write_whole(&id_path, &store.queue_id()?, 0o640)
     }
 
-    fn bind_cache(&self) -> Result<()> {
-        let (cache, marker) = (&self.layout.cache, self.layout.marker());
-        self.refuse_unseen_cache()?;
-        self.make_dir(cache, 0o2750)?;
-        let id = fs::read_to_string(self.layout.queue_id())?;
-        if marker.exists() {
-            self.compare_marker()?;
-        } else if is_vacant(cache).map_err(|error| unusable(cache, &error))? {
-            fault::point("setup.before_marker")?;
-            self.write_whole(&marker, id.trim(), 0o640)?;
-        } else {
-            return Err(Refusal::config(format!(
-                "{} is not empty and not a cache of this program (no .export-queue in it): name another cache.dir, or empty it",
-                cache.display()
-            )));
-        }
-        self.note_cache()?;
-        self.make_dir(&self.layout.work(), 0o700)
-    }
-
     /// Binds what is there to each other anew: a usable database keeps its rows, an unusable one is set aside.
     ///
     /// # Errors
@@ -550,7 +530,9 @@ impl Home {
     fn write_whole(&self, path: &Path, text: &str, mode: u32) -> Result<()> {
         let write = || -> io::Result<()> {
             let dir = path.parent().unwrap_or(Path::new("/"));
-            let mut file = tempfile::NamedTempFile::new_in(dir)?;
+            // Until then it has a name that begins with its own: a part of a cache that is being made.
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let mut file = tempfile::Builder::new().prefix(&format!("{name}.")).tempfile_in(dir)?;
             writeln!(file, "{text}")?;
             self.give_away(file.as_file(), mode)?;
             file.as_file().sync_all()?;
@@ -600,11 +582,6 @@ pub fn unusable(path: &Path, error: &io::Error) -> anyhow::Error {
 }
 
 /// Whether a directory holds nothing, but for what a file system itself puts there.
-fn is_vacant(dir: &Path) -> io::Result<bool> {
-    let entries = fs::read_dir(dir)?.collect::<io::Result<Vec<_>>>()?;
-    Ok(entries.iter().all(|entry| entry.file_name() == "lost+found"))
-}
-
 fn has_our_files(cache: &Cache) -> bool {
     cache.walk(|_| {}).next().is_some()
 }

@@ -1,6 +1,8 @@
 //! Whether this machine sees the cache of its queue. Where machines share a queue, one that does not (it is not mounted, or may
 //! only be read) would publish where nobody looks.
 
+use std::fs;
+use std::io;
 use std::path::Path;
 
 use anyhow::Result;
@@ -8,6 +10,7 @@ use rustix::fs::Access;
 
 use super::{Home, unusable};
 use crate::exit::Refusal;
+use crate::fault;
 use crate::store::Patience;
 
 /// Magic numbers of network file systems (`statfs(2)`): SQLite's shared memory does not work on them.
@@ -52,9 +55,33 @@ impl Home {
         ))
     }
 
+    /// Makes the cache, where there is none, and binds it to the queue. Machines that share it may do so at once: what one of
+    /// them has only begun is no foreign matter to another.
+    pub(super) fn bind_cache(&self) -> Result<()> {
+        let (cache, marker) = (&self.layout.cache, self.layout.marker());
+        self.refuse_unseen_cache()?;
+        self.make_dir(cache, 0o2750)?;
+        let id = fs::read_to_string(self.layout.queue_id())?;
+        if is_vacant(cache).map_err(|error| unusable(cache, &error))? {
+            fault::point("setup.before_marker")?;
+            self.write_whole(&marker, id.trim(), 0o640)?;
+        } else if marker.exists() {
+            self.compare_marker()?;
+        } else {
+            return Err(Refusal::config(format!(
+                "{} is not empty and not a cache of this program (no .export-queue in it): name another cache.dir, or empty it",
+                cache.display()
+            )));
+        }
+        self.make_dir(&self.layout.work(), 0o700)?;
+        self.note_cache()
+    }
+
     /// Refuses to make a cache where there is none to be seen although the queue has one.
-    pub(super) fn refuse_unseen_cache(&self) -> Result<()> {
-        if self.is_shared() && !self.layout.marker().exists() && self.open_bound(Patience::OWNER)?.has_cache()? {
+    fn refuse_unseen_cache(&self) -> Result<()> {
+        let is_unmarked = || !self.layout.marker().exists();
+        // Another machine marks the cache before it tells the database: a second look sees what it did meanwhile.
+        if self.is_shared() && is_unmarked() && self.open_bound(Patience::OWNER)?.has_cache()? && is_unmarked() {
             return Err(self.unseen());
         }
         Ok(())
@@ -70,6 +97,12 @@ impl Home {
 pub fn network_of(dir: &Path) -> Option<&'static str> {
     let kind = rustix::fs::statfs(dir).ok()?.f_type.cast_unsigned();
     NETWORK.iter().find(|(magic, _)| *magic == kind & 0xffff_ffff).map(|(_, name)| *name)
+}
+
+/// Whether nothing lies in a directory but what somebody who makes a cache of it has begun.
+pub(super) fn is_vacant(dir: &Path) -> io::Result<bool> {
+    let names = fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
+    Ok(names.iter().all(|name| name == "lost+found" || name.to_string_lossy().starts_with(".export-queue.")))
 }
 
 pub(super) fn refuse_network(dir: &Path) -> Result<()> {
