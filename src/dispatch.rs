@@ -394,6 +394,9 @@ impl<'a> Dispatcher<'a> {
         self.store.expire_waits(now)?;
         let failures = &self.home.config.failures;
         self.store.expire_failed(now - failures.ttl.0, failures.max, now)?;
+        if self.home.is_shared() {
+            self.home.cache.put_back_aside(now)?;
+        }
         let report = sweep::renew(self.home, self.store, since)?;
         self.report(&report);
         let report = sweep::by_index(self.home, self.store, now)?;

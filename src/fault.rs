@@ -43,6 +43,7 @@ pub const MOMENTS: &[&str] = &[
     "tidy.before_forget",
     "sweep.before_lock",
     "sweep.before_unlink",
+    "sweep.aside",
     "sweep.after_unlink",
     "sweep.before_commit",
     "migrate.before_close",

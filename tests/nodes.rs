@@ -212,6 +212,38 @@ fn a_server_that_restarts_during_an_export_disturbs_nothing() {
 }
 
 #[test]
+fn what_is_made_while_the_database_is_away_is_published_when_it_is_back() {
+    let server = Server::own(&[]);
+    let queue = Queue::on(server, "");
+    set_seconds(&queue, "1");
+    for stop in [false, true] {
+        let title = format!("stopped {stop}");
+        queue.request("mark", &title);
+        let tick = queue.spawn(["dispatch", "--wait"]);
+        eventually("its exporter runs", || queue.scratch("LOG").iter().any(|line| line.contains(&title)).then_some(()));
+        server.down();
+        eventually("its exporter has ended", || queue.exporters().is_empty().then_some(()));
+        // Longer than one statement is tried for (10 s), and shorter than the lease.
+        let ended = now();
+        if stop {
+            queue.workers().iter().for_each(|worker| worker.kill("TERM"));
+        }
+        eventually("that is over", || (ended.elapsed() > Duration::from_secs(13)).then_some(()));
+        assert_eq!(queue.workers().is_empty(), stop, "only who is asked to end does not wait");
+        server.up();
+        tick.wait();
+        eventually("it is ready", || {
+            queue.dispatch();
+            (queue.state("mark", &title) == "ready").then_some(())
+        });
+    }
+    let starts = queue.scratch("STARTS");
+    assert_eq!(starts.iter().filter(|line| line.contains("stopped false")).count(), 1, "{starts:?}");
+    assert_eq!(most_at_once(&queue), 1);
+    queue.assert_quiet();
+}
+
+#[test]
 fn every_session_may_be_killed_and_none_is_idle_in_a_transaction() {
     let server = Server::own(&["-c", "idle_in_transaction_session_timeout=2s"]);
     let queue = Queue::on(server, "");
@@ -637,6 +669,33 @@ fn a_sweep_never_deletes_what_another_machine_has_just_published() {
     queue.run(["sweep"]).code(0);
     assert_eq!(queue.published(), [file]);
     queue.assert_quiet();
+}
+
+#[test]
+fn what_a_sweep_had_moved_aside_when_it_died_is_swept_by_the_next() {
+    for way in ["abort", "error", "full", "delay:50"] {
+        let queue = Queue::on(server::shared(), "");
+        queue.request("ok", "Old");
+        queue.dispatch().code(0);
+        let file = std::path::PathBuf::from(text(&queue.status("ok", "Old")["path"]));
+        Queue::age(&file, Duration::from_secs(700));
+        let mut sweep = queue.command(["sweep"]);
+        sweep.env("EXPORT_QUEUE_FAULT", format!("sweep.aside={way}"));
+        sweep.env("EXPORT_QUEUE_FAULT_HITS", queue.path("HITS"));
+        sweep.output().expect("it can be started");
+        assert_eq!(queue.scratch("HITS").len(), 1, "{way}");
+        // One that lives is not taken for dead.
+        queue.run(["dispatch"]).code(0);
+        for entry in fs::read_dir(queue.path("cache/.work")).expect("the work directories").flatten() {
+            assert_eq!((way, queue.published()), ("abort", vec![]), "{}", entry.path().display());
+            Queue::age(&entry.path(), Duration::from_secs(700));
+        }
+        queue.run(["dispatch"]).code(0);
+        queue.run(["sweep"]).code(0);
+        assert_eq!(queue.published(), Vec::<std::path::PathBuf>::new(), "{way}");
+        assert_eq!(queue.state("ok", "Old"), "absent", "{way}");
+        queue.assert_quiet();
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use walkdir::WalkDir;
@@ -34,6 +34,11 @@ use crate::key;
 use crate::layout::Layout;
 use crate::lock::{self, Held, Record};
 use crate::retention::{Action, Dates, Policy, Standing};
+
+/// What the directories are called in which a sweep has a last look at a file of a shared cache, and how long a sweep that
+/// lives can need for that.
+const ASIDE: &str = ".swept";
+const ASIDE_FOR: TimeDelta = TimeDelta::minutes(10);
 
 /// The cache of one queue.
 #[derive(Debug, Clone)]
@@ -142,6 +147,14 @@ fn facts_in(shard: &OwnedFd, path: &Path) -> io::Result<Option<Facts>> {
     Ok(Some(Facts { path: path.to_owned(), filename: filename.to_owned(), inode, dates, bytes }))
 }
 
+/// Gives a file its place back, unless there is a newer one.
+fn put_back(aside: &Path, path: &Path) -> io::Result<()> {
+    match fs::hard_link(aside, path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
 fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
@@ -232,21 +245,47 @@ impl Cache {
     /// Deletes a file after a look at what it is once nobody can replace it any more: one that another machine has published in
     /// this very moment goes back to its place.
     fn delete_aside(&self, planned: &Facts) -> io::Result<bool> {
-        let dir = tempfile::Builder::new().prefix(".swept").tempdir_in(self.layout.work())?;
-        let aside = dir.path().join("file");
+        let dir = tempfile::Builder::new().prefix(ASIDE).tempdir_in(self.layout.work())?;
+        let aside = dir.path().join(&planned.filename);
         match fs::rename(&planned.path, &aside) {
             Err(error) if is_missing(&error) => return Ok(false),
             moved => moved?,
         }
-        let meta = fs::symlink_metadata(&aside)?;
-        if (meta.dev(), meta.ino()) == planned.inode {
-            fault::point("sweep.after_unlink")?;
-            return Ok(true);
+        fault::point("sweep.aside")?;
+        match fs::symlink_metadata(&aside) {
+            Ok(meta) if (meta.dev(), meta.ino()) == planned.inode => {
+                fault::point("sweep.after_unlink")?;
+                Ok(true)
+            }
+            // Put back by a tick that took this sweep for dead.
+            Err(error) if is_missing(&error) => Ok(false),
+            Err(error) => Err(error),
+            Ok(_) => put_back(&aside, &planned.path).map(|()| false),
         }
-        match fs::hard_link(&aside, &planned.path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ => Ok(false),
+    }
+
+    /// Puts back what sweeps that died had moved aside, for the next sweep to decide about: nobody knows whether they had
+    /// looked at it.
+    ///
+    /// # Errors
+    /// The directory of work directories cannot be read, or a file cannot be put back.
+    pub fn put_back_aside(&self, now: DateTime<Utc>) -> io::Result<()> {
+        for entry in fs::read_dir(self.layout.work())?.flatten() {
+            let dir = entry.path();
+            let is_aside = entry.file_name().as_encoded_bytes().starts_with(ASIDE.as_bytes());
+            let is_old =
+                |meta: fs::Metadata| meta.modified().is_ok_and(|at| now - DateTime::<Utc>::from(at) > ASIDE_FOR);
+            if !is_aside || !entry.metadata().is_ok_and(is_old) {
+                continue;
+            }
+            for file in fs::read_dir(&dir)?.flatten() {
+                if let Some(name) = file.file_name().to_str().filter(|name| key::is_published_name(name)) {
+                    put_back(&file.path(), &self.layout.published(name))?;
+                }
+            }
+            fs::remove_dir_all(&dir)?;
         }
+        Ok(())
     }
 
     fn is_as_planned(&self, there: Dates, planned: Dates, now: DateTime<Utc>) -> bool {
