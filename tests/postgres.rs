@@ -89,6 +89,61 @@ fn ten_first_starts_at_once_make_one_schema() {
 }
 
 #[test]
+fn what_the_server_refuses_is_said_with_its_mend() {
+    let server = Server::own(&[]);
+    let queue = Queue::on(server, "");
+    queue.request("ok", "A");
+    queue.sql("CREATE ROLE guest LOGIN");
+    let said_of = |change: (&str, &str), code: i32, words: &str| {
+        queue.reconfigure(change.0, change.1);
+        for verb in ["request", "status"] {
+            let said = queue.run([verb, "--format", "ok", "A"]).code(code);
+            assert!(said.err.contains(words), "{verb}: {said:?}");
+        }
+        queue.reconfigure(change.1, change.0);
+    };
+    let (own, guests) = ("postgres://queue@", "postgres://guest@");
+    said_of((own, guests), 77, "the owner must GRANT USAGE");
+    queue.sql("GRANT USAGE ON SCHEMA export_queue TO guest");
+    said_of((own, guests), 77, "this database user lacks a right");
+    queue.sql("ALTER ROLE guest CONNECTION LIMIT 0");
+    said_of((own, guests), 75, "the database is busy or away; try again later");
+    said_of((own, "postgres://nobody@"), 78, "the database does not accept this user or password");
+    said_of(("/fresh_", "/nowhere_"), 78, "there is no such database");
+    // Not as long as `request` may take, but until it has looked: a program that was in the middle when the queue was closed.
+    queue.sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+               $$ BEGIN RAISE EXCEPTION 'the queue moves' USING ERRCODE = 'EQ001'; END $$",
+    );
+    queue.sql("CREATE TRIGGER moves BEFORE INSERT ON jobs EXECUTE FUNCTION refuse()");
+    let said = queue.run(["request", "--format", "ok", "B"]).code(75);
+    assert!(said.err.contains("the queue moves to another database, or has moved"), "{said:?}");
+    queue.sql("DROP TRIGGER moves ON jobs");
+    queue.request("ok", "B");
+    queue.sql("ALTER TABLE jobs RENAME TO gone");
+    said_of(("x", "x"), 78, "it holds no queue: run `export-queue init`");
+}
+
+#[test]
+fn a_schema_that_is_too_new_is_left_alone_and_one_that_allows_us_is_used() {
+    let queue = Queue::on(server::shared(), "");
+    queue.request("ok", "A");
+    queue.sql("UPDATE meta SET value = '99' WHERE name = 'schema'");
+    assert_eq!(queue.request("ok", "B")["state"], "queued", "this version may still write");
+    queue.sql("UPDATE meta SET value = '99' WHERE name = 'oldest_writer'");
+    for verb in [&["request", "--format", "ok", "C"][..], &["status", "--format", "ok", "C"], &["dispatch"]] {
+        let said = queue.run(verb).code(78);
+        assert!(said.err.contains("schema 99") && said.err.contains("newer export-queue"), "{said:?}");
+    }
+    assert_eq!(queue.sql("SELECT title FROM jobs ORDER BY id"), ["A", "B"]);
+    // That of the newest that we know may always be written by us, whatever it says of older ones.
+    let known = Queue::on(server::shared(), "");
+    known.request("ok", "A");
+    known.sql("UPDATE meta SET value = '99' WHERE name = 'oldest_writer'");
+    assert_eq!(known.request("ok", "B")["state"], "queued");
+}
+
+#[test]
 fn tls_is_as_strict_as_sslmode_says() {
     let (server, certificates) = Server::with_tls();
     let database = server.fresh_database();

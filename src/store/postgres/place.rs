@@ -333,6 +333,38 @@ mod tests {
     }
 
     #[test]
+    fn what_the_environment_says_counts_where_the_url_is_silent() {
+        let variables = [
+            ("PGUSER", "ann"),
+            ("PGDATABASE", "books"),
+            ("PGAPPNAME", "a wiki"),
+            ("PGCONNECT_TIMEOUT", "7"),
+            ("PGHOST", "one,two"),
+            ("PGPORT", "6001,6002"),
+        ];
+        let of = |url: &str| {
+            let config = place(url, &variables).unwrap().config;
+            let name = config.get_application_name().map(str::to_owned);
+            let (user, database) = (config.get_user().map(str::to_owned), config.get_dbname().map(str::to_owned));
+            (
+                user,
+                database,
+                name,
+                config.get_connect_timeout().copied(),
+                config.get_hosts().len(),
+                config.get_ports().len(),
+            )
+        };
+        let secs = Duration::from_secs;
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(of("postgres://"), (some("ann"), some("books"), some("a wiki"), Some(secs(7)), 2, 2));
+        let url = "postgres://q@db:1/exports?application_name=me&connect_timeout=1";
+        assert_eq!(of(url), (some("q"), some("exports"), some("me"), Some(secs(1)), 1, 1));
+        let error = place("postgres://", &[("PGCONNECT_TIMEOUT", "soon")]).map(drop).unwrap_err();
+        assert!(error.to_string().contains("connect_timeout soon is no number of seconds"), "{error}");
+    }
+
+    #[test]
     fn what_nobody_says_is_what_libpq_takes() {
         let found = place("postgres://", &[]).unwrap();
         assert_eq!(found.config.get_hosts(), [Host::Unix(SOCKETS.into())]);

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use super::link::Transaction;
 use super::params::named;
 use super::rows::{sure_int, sure_text};
-use crate::exit::Refusal;
+use crate::exit::{Exit, Refusal};
 use crate::store::moving::{CLOSED, FACT, Mark};
 
 /// Each migration, and the oldest schema whose program may still write after it.
@@ -40,10 +40,16 @@ pub(super) enum Found {
 /// Looks, without changing anything.
 ///
 /// # Errors
-/// It was written by a program too new for this one (78), or the database cannot be used.
+/// It was written by a program too new for this one (78), this database user may not use it (77), or the database cannot be
+/// used.
 pub(super) fn look(tx: &Transaction<'_>) -> Result<Found> {
-    if !truth(tx, "is_there")? {
+    let there = there(tx)?;
+    if !there("is_there")? {
         return Ok(Found::Nothing);
+    }
+    if !there("may_use")? {
+        let words = "this database user may not use the schema export_queue: the owner must GRANT USAGE on it";
+        return Err(Refusal::with(Exit::NotPermitted, words));
     }
     let version = number(tx, "schema")?;
     if version > CLOSED
@@ -62,14 +68,15 @@ pub(super) fn look(tx: &Transaction<'_>) -> Result<Found> {
     Ok(Found::Current)
 }
 
-fn truth(tx: &Transaction<'_>, column: &str) -> Result<bool> {
+/// What there is, by its name in `look.sql`.
+fn there(tx: &Transaction<'_>) -> Result<impl Fn(&str) -> Result<bool>> {
     let row = tx.first(sql!("look"), &[])?.context("looking at the schema")?;
-    Ok(sure_int(&row, column)? == 1)
+    Ok(move |what: &str| Ok(sure_int(&row, what)? == 1))
 }
 
 /// Which schema the database holds, closed or not; `None` where it holds no queue.
 pub(super) fn version(tx: &Transaction<'_>) -> Result<Option<u32>> {
-    Ok(if truth(tx, "is_there")? { Some(number(tx, "schema")? % CLOSED) } else { None })
+    Ok(if there(tx)?("is_there")? { Some(number(tx, "schema")? % CLOSED) } else { None })
 }
 
 /// Whether the queue is closed for a move.
@@ -126,7 +133,7 @@ pub(super) fn bring_up(tx: &Transaction<'_>, queue_id: &str) -> Result<()> {
         Found::Current => return Ok(()),
         Found::Older(version) => version,
         Found::Nothing => {
-            if !truth(tx, "has_schema")? {
+            if !there(tx)?("has_schema")? {
                 tx.batch(sql!("schema"))?;
             }
             0
