@@ -370,6 +370,47 @@ fn an_exporter_that_goes_under_a_worker_lets_its_next_job_wait() {
 }
 
 #[test]
+fn an_exporter_that_goes_when_its_job_has_been_claimed_fails_no_book() {
+    let queue =
+        Queue::with("[format.brief]\nextension = \"txt\"\ncheck = \"none\"\ncommand = [\"./brief\", \"{output}\"]\n");
+    let program = queue.path("brief");
+    fs::write(&program, "#!/bin/sh\necho text >\"$1\"\n").expect("a program");
+    make_executable(&program);
+    queue.reconfigure("./brief", &program.to_string_lossy());
+    queue.request("brief", "A");
+    let mut tick = queue.command(["dispatch", "--wait"]);
+    tick.env("EXPORT_QUEUE_FAULT", "work.after_claim=delay:1000").env("EXPORT_QUEUE_FAULT_HITS", queue.path("HITS"));
+    let mut tick = tick.spawn().expect("it can be started");
+    eventually("it is claimed", || queue.scratch("HITS").first().cloned());
+    fs::rename(&program, queue.path("away")).expect("it goes");
+    tick.wait().expect("it ends");
+    let waiting = queue.run(["--json", "status", "--format", "brief", "A"]).code(3).json();
+    assert_eq!((&waiting["state"], &waiting["attempts"]), (&"queued".into(), &0.into()), "{waiting}");
+    assert!(queue.sql("SELECT outcome FROM runs").is_empty(), "nobody tried");
+    fs::rename(queue.path("away"), &program).expect("it comes back");
+    eventually("it is made", || {
+        queue.dispatch();
+        (queue.state("brief", "A") == "ready").then_some(())
+    });
+    queue.assert_quiet();
+}
+
+#[test]
+fn a_file_is_looked_for_by_a_title_that_is_no_pattern() {
+    let queue = Queue::with(
+        "[format.named]\nextension = \"txt\"\ncheck = \"none\"\nproduces = \"{workdir}/{title:path}.txt\"\n\
+         command = [\"sh\", \"-c\", \"echo text >\\\"$EXPORT_QUEUE_TITLE.txt\\\"\"]\n",
+    );
+    for title in ["What [now]?", "All *s", "Plain"] {
+        queue.request("named", title);
+        queue.dispatch().code(0);
+        let status = queue.status("named", title);
+        assert_eq!(status["state"], "ready", "{status}");
+    }
+    queue.assert_quiet();
+}
+
+#[test]
 fn what_an_exporter_said_of_a_file_that_it_made_is_kept() {
     let queue = Queue::with(
         "[format.warns]\nextension = \"txt\"\ncheck = \"none\"\n\

@@ -351,6 +351,20 @@ fn a_base_that_fails_fails_what_is_made_from_it_with_its_reason() {
 }
 
 #[test]
+fn a_base_that_failed_before_is_tried_again_where_failures_are_not_held() {
+    let (queue, names) = derived_from("code1");
+    queue.reconfigure("hold = \"60s\"", "hold = \"0s\"");
+    queue.request("code1", "A");
+    queue.dispatch().code(0).silent();
+    assert_eq!((queue.state("code1", "A"), starts(&queue).len()), ("failed_unknown".to_owned(), 1));
+    queue.request(&names[0], "A");
+    queue.dispatch().code(0).silent();
+    assert_eq!(starts(&queue).len(), 2, "the failure from before this wish is no answer to it");
+    assert_eq!(text(&queue.status(&names[0], "A")["reason"]), "base_failed", "the one from after it is");
+    queue.assert_quiet();
+}
+
+#[test]
 fn a_failed_base_that_is_tried_again_brings_back_what_is_made_from_it() {
     let (queue, names) = derived_from("code1");
     for name in &names {

@@ -186,11 +186,15 @@ fn a_death_by_signal_is_named_and_never_taken_for_success() {
     add_format(&queue, "wrapped", "", "bash -c 'kill -9 $$'; exit $?");
     add_format(&queue, "hidden", "", "bash -c 'kill -9 $$'; exit 0");
     add_format(&queue, "crashed", "", "printf half >$output; kill -SEGV $$");
+    add_format(&queue, "aborted", "", "ulimit -c 0; kill -ABRT $$");
+    add_format(&queue, "spent", "", "ulimit -c 0; kill -XCPU $$");
     let killed = "signal 9 (killed, perhaps for want of memory)";
     let table = [
         ("die9", "killed_by_signal", killed.to_owned()),
         ("half9", "killed_by_signal", killed.to_owned()),
         ("crashed", "killed_by_signal", "signal 11 (crashed)".to_owned()),
+        ("aborted", "killed_by_signal", "signal 6 (aborted)".to_owned()),
+        ("spent", "killed_by_signal", "signal 24 (processor time limit)".to_owned()),
         ("wrapped", "exit_nonzero", format!("exit 137 (probably {killed})")),
         ("hidden", "output_missing", "exit 0, but".to_owned()),
     ];

@@ -9,8 +9,8 @@ use export_queue::job::{Ended, Failure, Job, Measured, Outcome, Phase, Run, Stat
 use export_queue::key::Key;
 use export_queue::store::sqlite::Sqlite;
 use export_queue::store::{
-    Again, Ask, Batch, Bound, Cancelled, Claim, Delivery, FailureNote, Filter, Listeners, Past, QueueBounds, Requested,
-    RetriedAll, Settled, Store,
+    Again, Ask, Batch, Bound, Cancelled, Claim, Delivery, FailureNote, Filter, Hold, Listeners, Past, QueueBounds,
+    Requested, RetriedAll, Settled, Store,
 };
 use tempfile::TempDir;
 
@@ -60,6 +60,9 @@ conform! {
     a_published_run_deletes_its_job_and_is_recorded
     what_a_caller_left_with_a_file_goes_with_the_file
     the_end_of_a_run_and_the_next_claim_are_one
+    a_claim_keeps_to_the_bound_of_its_queue
+    a_look_says_how_a_run_stands
+    what_was_not_told_is_left_to_another
     a_refresh_during_the_run_queues_the_job_again
     a_claim_that_read_the_clock_before_a_refresh_serves_it
     a_run_that_lost_its_token_changes_nothing
@@ -479,6 +482,40 @@ fn the_end_of_a_run_and_the_next_claim_are_one(store: &mut dyn Store) {
     let base = store.claim(&claim("t5"), at(6)).unwrap().expect("the base");
     let (_, derived) = store.finish_and_claim(&published(&base, at(7)), &claim("t6"), at(7)).unwrap();
     assert_eq!(derived.map(|job| job.key.title), Some("derived".to_owned()));
+}
+
+fn a_claim_keeps_to_the_bound_of_its_queue(store: &mut dyn Store) {
+    for title in ["A", "B", "C", "D"] {
+        put(store, &ask(title), at(0));
+    }
+    put(store, &Ask { queue: "other".into(), ..ask("E") }, at(0));
+    let bounded = |token: &str| Claim { max_running: 2, ..claim(token) };
+    let other = Claim { queue: "other".into(), ..bounded("t0") };
+    assert!(store.claim(&other, at(1)).unwrap().is_some());
+    let first = store.claim(&bounded("t1"), at(1)).unwrap().expect("none runs yet");
+    let second = store.claim(&bounded("t2"), at(1)).unwrap().expect("one runs");
+    assert_eq!(store.claim(&bounded("t3"), at(1)).unwrap(), None);
+    // The run that ends makes room for the one that begins with it.
+    let (_, next) = store.finish_and_claim(&published(&first, at(2)), &bounded("t4"), at(2)).unwrap();
+    assert!(next.is_some());
+    assert_eq!(store.claim(&bounded("t5"), at(2)).unwrap(), None);
+    // What does not die takes its place.
+    fail(store, &second, Failure::WouldNotDie, true, at(3));
+    assert_eq!(store.claim(&bounded("t6"), at(3)).unwrap(), None);
+    assert!(store.let_go("t2").unwrap());
+    assert!(store.claim(&bounded("t7"), at(4)).unwrap().is_some());
+}
+
+fn a_look_says_how_a_run_stands(store: &mut dyn Store) {
+    assert_eq!(store.renew("t", LIMIT).unwrap(), Hold::Lost);
+    put(store, &ask("A"), at(0));
+    start(store, "t", at(1));
+    assert_eq!(store.renew("t", LIMIT).unwrap(), Hold::Mine);
+    store.cancel("A.epub", None, true, at(2)).unwrap();
+    assert_eq!(store.renew("t", LIMIT).unwrap(), Hold::Cancelled);
+    let job = find(store, "A");
+    fail(store, &job, Failure::WouldNotDie, true, at(3));
+    assert_eq!(store.renew("t", LIMIT).unwrap(), Hold::Lost, "it is over, although processes are left");
 }
 
 fn a_refresh_during_the_run_queues_the_job_again(store: &mut dyn Store) {
@@ -1190,6 +1227,17 @@ fn a_delivery_stays_until_it_is_made_or_given_up(store: &mut dyn Store) {
     assert!(!store.retry_delivery(9999, at(100)).unwrap());
 }
 
+fn what_was_not_told_is_left_to_another(store: &mut dyn Store) {
+    store.tell(listeners(&["web"], &[]));
+    publish(store, "A", at(0));
+    let web = ["web".to_owned()];
+    let take = |store: &mut dyn Store, secs| store.take_delivery(&web, at(secs), LIMIT).unwrap().map(|of| of.id);
+    let id = take(store, 1).expect("a delivery");
+    store.leave_delivery(id, at(2)).unwrap();
+    assert_eq!(take(store, 2), Some(id));
+    assert_eq!(take(store, 63), Some(id), "whoever had it has told nobody within its time");
+}
+
 fn old_deliveries_are_forgotten(store: &mut dyn Store) {
     store.tell(listeners(&["web"], &[]));
     for secs in 0..4 {
@@ -1309,6 +1357,17 @@ fn a_batch_comes_to_what_its_lines_come_to_alone(store: &mut dyn Store) {
     for (alone, batch) in alone.iter().zip(&batch) {
         assert_eq!(alone, batch);
     }
+}
+
+#[test]
+fn a_queue_of_one_machine_knows_of_no_other() {
+    let (mut store, _dir) = fresh_sqlite();
+    put(&mut *store, &ask("A"), at(0));
+    start(&mut *store, "t", at(1));
+    assert!(store.lost("another", 0, 9).unwrap().is_empty());
+    assert!(store.nodes().unwrap().is_empty());
+    assert!(!store.has_cache().unwrap());
+    assert_eq!(store.time().unwrap(), None);
 }
 
 #[test]
