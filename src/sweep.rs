@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::sync::mpsc::{self, SyncSender};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
@@ -40,6 +41,12 @@ pub struct Report {
     pub left_over: bool,
 }
 
+/// How many such pages the walk through the cache may be ahead of what is done.
+const AHEAD: usize = 2;
+
+/// Files, and what is to be done with each.
+type Plan = Vec<(Facts, Action)>;
+
 /// Base files that waiting jobs may still use, and since when they must have been published for that.
 type Needed = HashMap<String, DateTime<Utc>>;
 
@@ -60,33 +67,47 @@ fn is_needed(needed: &Needed, file: &Facts) -> bool {
 /// # Errors
 /// The cache or the database cannot be used at all; single files that resist stand in the report.
 pub fn walk(home: &Home, store: &mut dyn Store, wish: Wish, dry_run: bool, now: DateTime<Utc>) -> Result<Report> {
-    let needed = needed(store)?;
+    let needed = &needed(store)?;
     let mut report = Report::default();
-    let mut walk_trouble = Vec::new();
-    let mut page = Vec::with_capacity(PAGE as usize);
-    for file in home.cache.walk(|trouble| walk_trouble.push(trouble)) {
-        let action = plan(home, &needed, wish, &file, now);
-        if action == Action::Keep {
-            continue;
+    let (sender, pages) = mpsc::sync_channel(AHEAD);
+    let walk_trouble = std::thread::scope(|scope| {
+        let walker = scope.spawn(move || look_for_due(home, needed, wish, now, &sender));
+        for page in pages {
+            if dry_run {
+                for (file, action) in &page {
+                    count(&mut report, file, *action);
+                }
+            } else if !take(home, store, page, &mut report)? {
+                break;
+            }
         }
-        if dry_run {
-            count(&mut report, &file, action);
-            continue;
-        }
-        page.push((file, action));
-        if page.len() >= PAGE as usize && !take(home, store, std::mem::take(&mut page), &mut report)? {
-            break;
-        }
-    }
-    if !report.left_over {
-        take(home, store, page, &mut report)?;
-    }
+        walker.join().map_err(|_| anyhow!("the walk through the cache broke off"))
+    })?;
     report.trouble.extend(walk_trouble);
     let room = make_room(home, store, dry_run, now)?;
     report.aged += room.aged;
     report.left_over |= room.left_over;
     report.trouble.extend(room.trouble);
     Ok(report)
+}
+
+/// Walks the cache and tells what is to be done, page by page, until nobody listens any more; gives back what stood in the way.
+fn look_for_due(home: &Home, needed: &Needed, wish: Wish, now: DateTime<Utc>, tell: &SyncSender<Plan>) -> Vec<String> {
+    let mut trouble = Vec::new();
+    let mut page = Plan::with_capacity(PAGE as usize);
+    for file in home.cache.walk(|line| trouble.push(line)) {
+        let action = plan(home, needed, wish, &file, now);
+        if action == Action::Keep {
+            continue;
+        }
+        page.push((file, action));
+        if page.len() >= PAGE as usize && tell.send(std::mem::take(&mut page)).is_err() {
+            break;
+        }
+    }
+    // Whoever listens no more leaves the rest to the next sweep.
+    let _ = tell.send(page);
+    trouble
 }
 
 /// Takes files that were not promised for the longest out of `ready` until the others fit into `cache.max_bytes`. Looks at
@@ -112,7 +133,7 @@ fn make_room(home: &Home, store: &mut dyn Store, dry_run: bool, now: DateTime<Ut
     let stored = |file: &Facts| Stored { dates: file.dates, bytes: file.bytes, is_needed: is_needed(&needed, file) };
     let stored: Vec<Stored> = files.iter().map(stored).collect();
     let surplus = home.cache.policy.surplus(&stored, max, now);
-    let plan: Vec<(Facts, Action)> = surplus.into_iter().map(|at| (files[at].clone(), Action::Age)).collect();
+    let plan: Plan = surplus.into_iter().map(|at| (files[at].clone(), Action::Age)).collect();
     if dry_run {
         for (file, action) in &plan {
             count(&mut report, file, *action);
@@ -219,7 +240,7 @@ fn count(report: &mut Report, file: &Facts, action: Action) {
 }
 
 /// Carries out a plan, for a moment at a time under the lock; false when the lock was not to be had.
-fn take(home: &Home, store: &mut dyn Store, plan: Vec<(Facts, Action)>, report: &mut Report) -> Result<bool> {
+fn take(home: &Home, store: &mut dyn Store, plan: Plan, report: &mut Report) -> Result<bool> {
     let mut plan = plan.into_iter().peekable();
     while plan.peek().is_some() {
         fault::point("sweep.before_lock")?;

@@ -70,6 +70,14 @@ pub struct Facts {
     pub bytes: u64,
 }
 
+/// What one look at a file tells.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    inode: (u64, u64),
+    dates: Dates,
+    bytes: u64,
+}
+
 /// The proof that this process holds the cache lock, and the shards that it works in.
 #[derive(Debug)]
 pub struct CacheLock {
@@ -87,19 +95,18 @@ impl CacheLock {
     }
 }
 
-/// Shards that were opened, for looking at many files: a shard that is made meanwhile is not seen.
+/// Shards of one cache that were opened, for looking at many files: a shard that is made meanwhile is not seen.
 #[derive(Debug, Default)]
 pub struct Shards(BTreeMap<OsString, Option<OwnedFd>>);
 
 impl Shards {
     /// The directory that a file of ours lies in; `None` when it is not there.
     fn of(&mut self, file: &Path) -> io::Result<Option<&OwnedFd>> {
-        // As bytes: paths are compared component by component.
-        let dir = file.parent().unwrap_or(Path::new("/")).as_os_str();
-        if !self.0.contains_key(dir) {
-            self.0.insert(dir.to_owned(), open_shard(file)?);
+        let name = file.parent().and_then(Path::file_name).unwrap_or_default();
+        if !self.0.contains_key(name) {
+            self.0.insert(name.to_owned(), open_shard(file)?);
         }
-        Ok(self.0.get(dir).and_then(Option::as_ref))
+        Ok(self.0.get(name).and_then(Option::as_ref))
     }
 }
 
@@ -123,16 +130,26 @@ fn open_shard(path: &Path) -> io::Result<Option<OwnedFd>> {
 }
 
 fn facts_in(shard: &OwnedFd, path: &Path) -> io::Result<Option<Facts>> {
-    let Some(filename) = path.file_name().and_then(|name| name.to_str()) else {
+    let Some(filename) = path.file_name().and_then(|name| name.to_str()).filter(|name| key::is_published_name(name))
+    else {
         return Ok(None);
     };
+    let facts = |Seen { inode, dates, bytes }| {
+        let (path, filename) = (path.to_owned(), filename.to_owned());
+        Facts { path, filename, inode, dates, bytes }
+    };
+    Ok(see(shard, filename)?.map(facts))
+}
+
+/// Looks at what has the name of a file of ours; `None` when it is none.
+fn see(shard: &OwnedFd, filename: &str) -> io::Result<Option<Seen>> {
     let stat = match rustix::fs::statat(shard, filename, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => stat,
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
     let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
-    if !is_file || stat.st_nlink != 1 || !key::is_published_name(filename) {
+    if !is_file || stat.st_nlink != 1 {
         return Ok(None);
     }
     let time = |secs: i64, nanos: u64| {
@@ -143,8 +160,7 @@ fn facts_in(shard: &OwnedFd, path: &Path) -> io::Result<Option<Facts>> {
         accessed: time(stat.st_atime, stat.st_atime_nsec as u64),
         changed: time(stat.st_ctime, stat.st_ctime_nsec as u64),
     };
-    let (inode, bytes) = ((stat.st_dev, stat.st_ino), stat.st_size.unsigned_abs());
-    Ok(Some(Facts { path: path.to_owned(), filename: filename.to_owned(), inode, dates, bytes }))
+    Ok(Some(Seen { inode: (stat.st_dev, stat.st_ino), dates, bytes: stat.st_size.unsigned_abs() }))
 }
 
 /// Gives a file its place back, unless there is a newer one.
@@ -315,7 +331,7 @@ impl Cache {
         let Some(shard) = lock.shards.of(&planned.path)? else {
             return Ok(false);
         };
-        match facts_in(shard, &planned.path)? {
+        match see(shard, &planned.filename)? {
             Some(there) if there.inode == planned.inode && self.is_as_planned(there.dates, planned.dates, now) => {}
             Some(_) | None => return Ok(false),
         }
