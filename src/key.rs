@@ -125,6 +125,7 @@ pub fn canonical_title(title: &str, rules: TitleRules) -> Result<String, KeyErro
         return usage(format!("the title holds the control character U+{:04X}", u32::from(letter)));
     }
     let title: String = match rules {
+        TitleRules::Exact if title.is_ascii() => title.to_owned(),
         TitleRules::Exact => title.nfc().collect(),
         TitleRules::Mediawiki => {
             let without_marks: String = title.chars().filter(|letter| !is_direction_mark(*letter)).nfc().collect();

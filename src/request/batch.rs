@@ -97,13 +97,11 @@ pub struct Counted {
 pub fn request_all(home: &Home, input: &mut dyn BufRead) -> Result<Counted> {
     // Read once and before the first look at a file, as for one request.
     let now = clock::now();
-    let (asks, ready) = read(home, input, now)?;
+    let (asks, lines, ready) = read(home, input, now)?;
     let mut counted = Counted { ready, ..Counted::default() };
     if asks.is_empty() {
         return Ok(counted);
     }
-    let lines: Vec<usize> = asks.iter().map(|(line, _)| *line).collect();
-    let asks: Vec<Ask> = asks.into_iter().map(|(_, ask)| ask).collect();
     match home.open_to_ask_with(Patience::BATCH)?.request_all(&asks, now)? {
         Batch::Stored { queued, joined, failing } => {
             (counted.accepted, counted.joined, counted.failed) = (queued, joined, failing);
@@ -121,9 +119,9 @@ pub fn request_all(home: &Home, input: &mut dyn BufRead) -> Result<Counted> {
     Ok(counted)
 }
 
-/// What is to be stored, with its line, and how many files are ready.
-fn read(home: &Home, input: &mut dyn BufRead, now: DateTime<Utc>) -> Result<(Vec<(usize, Ask)>, u64)> {
-    let (mut asks, mut ready, mut bad) = (Vec::new(), 0, Vec::new());
+/// What is to be stored, the lines that say so, and how many files are ready.
+fn read(home: &Home, input: &mut dyn BufRead, now: DateTime<Utc>) -> Result<(Vec<Ask>, Vec<usize>, u64)> {
+    let (mut asks, mut lines, mut ready, mut bad) = (Vec::new(), Vec::new(), 0, Vec::new());
     let (mut bytes, mut shards) = (Vec::new(), Shards::default());
     for number in 1.. {
         bytes.clear();
@@ -148,10 +146,11 @@ fn read(home: &Home, input: &mut dyn BufRead, now: DateTime<Utc>) -> Result<(Vec
         if !wishes.refresh && home.ready_in(&mut shards, &filename, now)?.is_some() {
             ready += 1;
         } else {
-            asks.push((number, ask(home, key, filename, &wishes, now)));
+            asks.push(ask(home, key, filename, &wishes, now));
+            lines.push(number);
         }
     }
-    if bad.is_empty() { Ok((asks, ready)) } else { Err(told(&bad)) }
+    if bad.is_empty() { Ok((asks, lines, ready)) } else { Err(told(&bad)) }
 }
 
 fn wish(home: &Home, line: &[u8], now: DateTime<Utc>) -> Result<(Key, Wishes), String> {
