@@ -219,6 +219,26 @@ fn a_move_that_was_broken_off_may_be_taken_back() {
 }
 
 #[test]
+fn a_queue_that_began_on_postgresql_moves_to_a_new_file() {
+    let mut queue = Queue::on(server::shared(), "");
+    queue.request("ok", "A");
+    let mut broken = queue.command(["migrate", "--to", "sqlite"]);
+    broken.env("EXPORT_QUEUE_FAULT", "migrate.after_close=abort");
+    assert!(!broken.output().expect("it can be started").status.success());
+    for (code, words) in [(75, "run `export-queue migrate` again"), (78, "has moved to")] {
+        for verb in [&["request", "--format", "ok", "B"][..], &["status", "--format", "ok", "A"], &["dispatch"]] {
+            let refused = queue.run(verb).code(code);
+            assert!(refused.err.contains(words), "{verb:?}: {refused:?}");
+        }
+        queue.run(["migrate", "--to", "sqlite"]).code(0);
+    }
+    turn_back(&mut queue);
+    queue.dispatch().code(0).silent();
+    assert_eq!(queue.state("ok", "A"), "ready");
+    queue.assert_quiet();
+}
+
+#[test]
 fn a_database_with_jobs_of_its_own_takes_no_other_queue() {
     let (queue, _) = full();
     let other = Queue::on(server::shared(), "");

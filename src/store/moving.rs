@@ -200,7 +200,7 @@ pub(super) fn mark_of(conn: &Connection) -> Result<Option<Mark>> {
 }
 
 impl Sqlite {
-    /// Opens a database for a move: a queue that is closed stays so, and an empty file stays empty.
+    /// Opens a database for a move: a queue that is closed stays so, and an empty file holds none.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -208,7 +208,7 @@ impl Sqlite {
         let mut store = Self::connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         let mut prepare = || match migrate::schema(&store.conn)? {
             Some(_) if !migrate::is_closed(&store.conn)? => store.prepare(""),
-            _ => Ok(store.conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON")?),
+            _ => store.ready(),
         };
         prepare().map_err(|error| explain(path, error))?;
         Ok(store)

@@ -82,19 +82,21 @@ impl Sqlite {
     }
 
     pub(super) fn prepare(&mut self, new_id: &str) -> Result<()> {
+        self.ready()?;
+        migrate::bring_up(&mut self.conn, new_id)?;
+        if self.conn.total_changes() > 0 { self.log.sync() } else { Ok(()) }
+    }
+
+    pub(super) fn ready(&self) -> Result<()> {
         let mode: String = self.conn.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
         if mode != "wal" {
-            if migrate::look(&self.conn)? != migrate::Found::Empty {
+            if migrate::schema(&self.conn)?.is_some() {
                 tracing::info!("switching {} to WAL", self.path.display());
             }
             self.conn.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
         }
-        // Each commit is synced here, without the write lock in hand (see `turn`).
-        self.conn.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON")?;
-        self.conn.query_row("PRAGMA journal_size_limit = 4194304", [], |_| Ok(()))?;
-        turn::keep_log(&self.conn)?;
-        migrate::bring_up(&mut self.conn, new_id)?;
-        if self.conn.total_changes() > 0 { self.log.sync() } else { Ok(()) }
+        self.conn.execute_batch("PRAGMA foreign_keys = ON")?;
+        turn::keep_log(&self.conn)
     }
 
     /// Writes the id that binds the database, anew.

@@ -86,8 +86,10 @@ impl Log {
     }
 }
 
-/// Leaves the `-wal` and `-shm` files in place when the last connection closes.
+/// Each commit is synced here, and the `-wal` and `-shm` files stay in place when the last connection closes.
 pub(super) fn keep_log(conn: &Connection) -> Result<()> {
+    conn.execute_batch("PRAGMA synchronous = NORMAL")?;
+    conn.query_row("PRAGMA journal_size_limit = 4194304", [], |_| Ok(()))?;
     let mut on: std::ffi::c_int = 1;
     // SAFETY: the handle is open, "main" is a C string, and this operation reads and writes one int behind the pointer.
     let code = unsafe {
