@@ -108,6 +108,11 @@ fn what_the_server_refuses_is_said_with_its_mend() {
     said_of((own, guests), 77, "this database user lacks a right");
     queue.sql("ALTER ROLE guest CONNECTION LIMIT 0");
     said_of((own, guests), 75, "the database is busy or away; try again later");
+    queue.sql("CREATE ROLE keyed LOGIN PASSWORD 'key'");
+    demand_password(&queue, server, "keyed");
+    said_of((own, "postgres://keyed@"), 78, "see the password and channel_binding in `database`");
+    said_of((own, "postgres://keyed:wrong@"), 78, "the database does not accept this user or password");
+    said_of((own, "postgres://keyed:key@"), 77, "the owner must GRANT USAGE");
     said_of((own, "postgres://nobody@"), 78, "the database does not accept this user or password");
     said_of(("/fresh_", "/nowhere_"), 78, "there is no such database");
     // Not as long as `request` may take, but until it has looked: a program that was in the middle when the queue was closed.
@@ -122,6 +127,18 @@ fn what_the_server_refuses_is_said_with_its_mend() {
     queue.request("ok", "B");
     queue.sql("ALTER TABLE jobs RENAME TO gone");
     said_of(("x", "x"), 78, "it holds no queue: run `export-queue init`");
+}
+
+/// Lets a user in, who may not use the queue, with a password only.
+fn demand_password(queue: &Queue, server: &Server, user: &str) {
+    let doors = server.dir().join("data/pg_hba.conf");
+    let rules = fs::read_to_string(&doors).expect("the server's doors");
+    fs::write(&doors, format!("local all {user} scram-sha-256\n{rules}")).expect("a further rule");
+    server.sql("postgres", "SELECT pg_reload_conf()");
+    let (own, theirs) = ("postgres://queue@", format!("postgres://{user}@"));
+    queue.reconfigure(own, &theirs);
+    eventually("the rule counts", || (queue.run(["status", "A"]).code != 77).then_some(()));
+    queue.reconfigure(&theirs, own);
 }
 
 #[test]

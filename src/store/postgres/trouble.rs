@@ -54,11 +54,18 @@ pub(super) fn is_away(error: &anyhow::Error) -> bool {
 
 fn is_broken(error: &tokio_postgres::Error) -> bool {
     let is_of_socket = || error.source().is_some_and(<dyn Error>::is::<std::io::Error>);
-    error.is_closed() || (!is_of_tls(error) && is_of_socket())
+    error.is_closed() || (mend_of(error).is_none() && is_of_socket())
 }
 
-fn is_of_tls(error: &tokio_postgres::Error) -> bool {
-    error.to_string().starts_with("error performing TLS handshake")
+/// What to look at where the client library cannot get in with what it was told; it says so in words only.
+fn mend_of(error: &tokio_postgres::Error) -> Option<&'static str> {
+    match error.to_string().as_str() {
+        "error performing TLS handshake" => Some("TLS does not work: see sslmode and sslrootcert in `database`"),
+        "invalid configuration" | "authentication error" => {
+            Some("the server wants another way in: see the password and channel_binding in `database`")
+        }
+        _ => None,
+    }
 }
 
 fn is_of_class(state: &SqlState, classes: &[&str]) -> bool {
@@ -78,11 +85,8 @@ pub(super) fn explain(place: &str, error: anyhow::Error) -> anyhow::Error {
     };
     let words = words_of(cause);
     let meaning = match cause.code() {
-        None if is_of_tls(cause) => {
-            Some((Exit::Config, "TLS does not work: see sslmode and sslrootcert in `database`"))
-        }
         None if is_broken(cause) => Some((Exit::TryLater, "the database is not to be reached; try again later")),
-        None => None,
+        None => mend_of(cause).map(|mend| (Exit::Config, mend)),
         Some(state) => meaning_of(state),
     };
     match meaning {
