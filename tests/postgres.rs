@@ -1,10 +1,17 @@
 //! The queue on PostgreSQL, through the built program and a real server.
 
 use std::fs;
+use std::io::Write;
+use std::process::{Child, Stdio};
 use std::time::Duration;
+
+use export_queue::exit::{Exit, exit_of};
+use export_queue::store::postgres::Postgres;
+use export_queue::store::{Ask, Batch, Patience, QueueBounds, Store};
 
 use crate::harness::server::{self, Server, TLS_NAME};
 use crate::harness::{Queue, eventually, now, text};
+use crate::store::{ask, at};
 
 #[test]
 fn a_title_goes_from_request_to_ready() {
@@ -139,6 +146,139 @@ fn demand_password(queue: &Queue, server: &Server, user: &str) {
     queue.reconfigure(own, &theirs);
     eventually("the rule counts", || (queue.run(["status", "A"]).code != 77).then_some(()));
     queue.reconfigure(&theirs, own);
+}
+
+#[test]
+fn a_transaction_that_is_in_anothers_way_is_begun_again() {
+    let queue = Queue::on(server::shared(), "");
+    queue.run(["init"]).code(0);
+    queue.sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+               $$ BEGIN IF nextval('tries') < 3 THEN RAISE EXCEPTION 'no' USING ERRCODE = TG_ARGV[0]; END IF; RETURN NEW; END $$",
+    );
+    let at_once = "TRIGGER refuse BEFORE INSERT ON jobs";
+    let at_commit = "CONSTRAINT TRIGGER refuse AFTER INSERT ON jobs DEFERRABLE INITIALLY DEFERRED";
+    for (moment, when) in [("at once", at_once), ("at commit", at_commit)] {
+        for (state, code, tries) in [("40P01", 3, "3"), ("40001", 3, "3"), ("22000", 1, "1")] {
+            queue.sql("DROP SEQUENCE IF EXISTS tries; CREATE SEQUENCE tries");
+            queue.sql(&format!("CREATE {when} FOR EACH ROW EXECUTE FUNCTION refuse('{state}')"));
+            queue.run(["request", "--format", "ok", &format!("{state} {moment}")]).code(code);
+            assert_eq!(queue.sql("SELECT last_value FROM tries"), [tries], "{state} {moment}");
+            queue.sql("DROP TRIGGER refuse ON jobs");
+        }
+    }
+    assert_eq!(queue.sql("SELECT count(*) FROM jobs"), ["4"]);
+}
+
+/// One that gives up soon, and does not try again.
+const SOON: Patience = Patience { each: Duration::from_secs(2), in_all: None, insists: false };
+
+fn is_later<T>(said: anyhow::Result<T>) -> bool {
+    said.is_err_and(|error| exit_of(&error) == Exit::TryLater)
+}
+
+#[test]
+fn a_session_is_used_as_long_as_it_answers() {
+    let server = server::shared();
+    let database = server.fresh_database();
+    let url = format!("{}&application_name=steady", server.url(&database));
+    drop(Postgres::open_or_create(&url, "id", Patience::OWNER).expect("a queue"));
+    let sessions = || -> Vec<i32> {
+        let pids = "SELECT pid FROM pg_stat_activity WHERE application_name = 'steady'";
+        server.sql(&database, pids).iter().map(|pid| pid.parse().expect("a pid")).collect()
+    };
+    let none = |story| eventually(story, || sessions().is_empty().then_some(()));
+    none("that of the setting up has ended");
+    let store = Postgres::open(&url, SOON).expect("the queue");
+    let first = sessions();
+    for _ in 0..3 {
+        store.started().expect("an answer");
+        assert_eq!(sessions(), first);
+    }
+    server.sql(&database, &format!("SELECT pg_terminate_backend({})", first[0]));
+    none("it is gone");
+    store.started().expect("an answer to another");
+    let [second] = sessions()[..] else { panic!("{:?}", sessions()) };
+    // Silent, as where the way to the server was cut.
+    crate::harness::kill(second, "STOP");
+    let (silent, next) = (store.started(), store.started());
+    crate::harness::kill(second, "CONT");
+    assert!(is_later(silent));
+    next.expect("an answer to a third");
+}
+
+/// Another transaction, open as long as this lives.
+struct Open(Child);
+
+impl Open {
+    /// Begins it with a statement that takes a lock by number.
+    fn new(server: &Server, database: &str, sql: &str) -> Self {
+        let mut psql = server.program("psql");
+        psql.args(["-X", "-q", "-U", "queue", "-d", database, "-h"]).arg(server.dir());
+        let mut child = psql.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("psql can be started");
+        writeln!(child.stdin.as_mut().expect("its input"), "BEGIN; {sql};").expect("it reads");
+        eventually("it holds its lock", || (server.sql(database, &locks(true)) != ["0"]).then_some(()));
+        Self(child)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+/// How many locks by number are held or waited for in this database.
+fn locks(are_held: bool) -> String {
+    let here = "database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    format!("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted = {are_held} AND {here}")
+}
+
+#[test]
+fn near_its_bound_a_queue_takes_one_transaction_after_another() {
+    let server = server::shared();
+    let database = server.fresh_database();
+    let open = |patience| Postgres::open_or_create(&server.url(&database), "id", patience).expect("a queue");
+    let (mut patient, mut soon) = (open(Patience::OWNER), open(SOON));
+    let bounded = |title: &str, queued| Ask { bounds: QueueBounds { queued, per_client: 0 }, ..ask(title) };
+    patient.request(&bounded("Known", 0), at(0)).expect("a job");
+    let other =
+        Open::new(server, &database, "SELECT pg_advisory_xact_lock_shared(hashtextextended('default', 4558505103))");
+    // As many as are left might be brought by the other.
+    for bound in [2, 1000] {
+        assert!(is_later(soon.request(&bounded("Near", bound), at(0))), "of {bound}");
+    }
+    patient.request(&bounded("Far", 5000), at(0)).expect("there is room for all");
+    std::thread::scope(|scope| {
+        // It may take until nobody waits for it any more.
+        scope.spawn(|| patient.request_all(&[bounded("Known", 0), bounded("Third", 9)], at(0)).map(drop));
+        eventually("a batch waits for its turn", || (server.sql(&database, &locks(false)) == ["1"]).then_some(()));
+        server.sql(&database, "SELECT 1 FROM jobs WHERE title = 'Known' FOR UPDATE NOWAIT");
+        drop(other);
+    });
+    soon.request(&bounded("Near", 9), at(0)).expect("its turn has come");
+}
+
+#[test]
+fn a_batch_takes_few_statements() {
+    let server = server::shared();
+    let database = server.fresh_database();
+    server.sql(&database, &format!("ALTER DATABASE {database} SET log_statement = 'all'"));
+    let mut store = Postgres::open_or_create(&server.url(&database), "id", Patience::OWNER).expect("a queue");
+    let asks: Vec<Ask> =
+        (0..100).map(|n| Ask { client: Some(format!("c{}", n % 3)), ..ask(&format!("Book {n}")) }).collect();
+    // Of no other database is a statement that went well noted.
+    let noted = || server.log().matches("LOG:  execute").count();
+    for expected in [(100, 0), (0, 100)] {
+        let before = noted();
+        let Batch::Stored { queued, joined, .. } = store.request_all(&asks, at(0)).expect("a batch") else {
+            panic!("refused")
+        };
+        assert_eq!((queued, joined), expected);
+        let took = noted() - before;
+        assert!((1..20).contains(&took), "{took} statements");
+    }
 }
 
 #[test]

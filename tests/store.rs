@@ -136,11 +136,11 @@ const LIMIT: Duration = Duration::from_secs(60);
 const HOLD: Duration = Duration::from_secs(60);
 
 /// A time, in seconds after some moment.
-fn at(secs: i64) -> DateTime<Utc> {
+pub(crate) fn at(secs: i64) -> DateTime<Utc> {
     from_millis(1_700_000_000_000 + secs * 1000)
 }
 
-fn ask(title: &str) -> Ask {
+pub(crate) fn ask(title: &str) -> Ask {
     let key = Key {
         title: title.into(),
         lang: "en".into(),
@@ -1368,6 +1368,32 @@ fn a_queue_of_one_machine_knows_of_no_other() {
     assert!(store.nodes().unwrap().is_empty());
     assert!(!store.has_cache().unwrap());
     assert_eq!(store.time().unwrap(), None);
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn a_queue_of_many_machines_tells_whose_runs_are_lost() {
+    let (mut store, _dir) = fresh_postgres();
+    let runs = [("A", "one", LIMIT), ("B", "two", Duration::ZERO), ("C", "two", Duration::ZERO)].map(
+        |(title, node, lease)| {
+            put(&mut *store, &ask(title), at(0));
+            store.claim(&Claim { node: node.into(), lease, ..claim(title) }, at(1)).unwrap().expect("it is due")
+        },
+    );
+    let titles = |jobs: Vec<Job>| jobs.into_iter().map(|job| job.key.title).collect::<Vec<_>>();
+    let on = |node| {
+        let mut titles = titles(store.started_on(node).unwrap());
+        titles.sort();
+        titles
+    };
+    assert_eq!((on("one"), on("two"), on("three").len()), (vec!["A".into()], vec!["B".into(), "C".into()], 0));
+    let lost = |node, after, limit| titles(store.lost(node, after, limit).unwrap());
+    assert_eq!(lost("one", 0, 9), ["B", "C"]);
+    assert_eq!((lost("one", 0, 1), lost("one", runs[1].id, 9)), (vec!["B".into()], vec!["C".into()]));
+    assert!(lost("two", 0, 9).is_empty(), "whoever looks knows of its own");
+    let time = store.time().unwrap().expect("its own clock").timestamp();
+    let off = time.abs_diff(crate::harness::since_epoch().as_secs().cast_signed());
+    assert!(off < 60, "{off} s");
 }
 
 #[test]
