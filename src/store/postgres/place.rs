@@ -39,8 +39,6 @@ const VARIABLES: &[(&str, &str)] = &[
     ("sslkey", "PGSSLKEY"),
     ("application_name", "PGAPPNAME"),
     ("connect_timeout", "PGCONNECT_TIMEOUT"),
-    ("channel_binding", "PGCHANNELBINDING"),
-    ("target_session_attrs", "PGTARGETSESSIONATTRS"),
 ];
 
 /// Parameters that are ours to understand; the others are the client library's.
@@ -386,6 +384,21 @@ mod tests {
         let named = write(dir.path(), "named pass", "*:*:*:*:named", 0o600);
         let url = format!("postgres://q@db/exports?passfile={}", named.replace(' ', "%20"));
         assert_eq!(with(&url), Some(b"named".to_vec()));
+    }
+
+    #[test]
+    fn what_nobody_names_is_looked_for_at_home() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), ".pgpass", "*:*:*:ann:secret\n", 0o600);
+        write(dir.path(), ".pg_service.conf", "[books]\nhost=of-home\nuser=ann\n", 0o644);
+        write(dir.path(), "pg_service.conf", "[books]\nhost=no\n[system]\nhost=of-system\nuser=ann\n", 0o644);
+        let around = dir.path().to_string_lossy();
+        for (service, host) in [("books", "of-home"), ("system", "of-system")] {
+            let variables = [("HOME", &*around), ("PGSYSCONFDIR", &around), ("PGSERVICE", service)];
+            let config = place("postgres://", &variables).unwrap().config;
+            assert_eq!(config.get_hosts(), [Host::Tcp(host.into())]);
+            assert_eq!(config.get_password(), Some(&b"secret"[..]));
+        }
     }
 
     #[test]
