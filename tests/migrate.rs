@@ -6,6 +6,9 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use export_queue::fault::MOMENTS;
+use export_queue::store::Patience;
+use export_queue::store::moving::{Mark, Movable, Stage};
+use export_queue::store::postgres::Postgres;
 
 use crate::harness::server::{self, Server};
 use crate::harness::{Queue, eventually, text};
@@ -239,13 +242,31 @@ fn a_queue_that_began_on_postgresql_moves_to_a_new_file() {
 }
 
 #[test]
+fn of_two_moves_at_once_one_closes_the_queue() {
+    let server = server::shared();
+    let url = server.url(&server.fresh_database());
+    drop(Postgres::open_or_create(&url, "id", Patience::OWNER).expect("a queue"));
+    let mut store = Postgres::open_to_move(&url).expect("the queue");
+    let mark = |other: &str| Mark { stage: Stage::Leaving, id: other.into(), other: other.into() };
+    assert_eq!(store.close(&mark("here")).expect("nothing runs"), 0);
+    assert_eq!(store.close(&mark("here")).expect("an answer that was lost is given again"), 0);
+    let refused = store.close(&mark("there")).expect_err("it leaves already");
+    assert!(refused.to_string().contains("the queue is moving to here"), "{refused}");
+    assert_eq!(store.mark().expect("a look"), Some(mark("here")));
+    assert!(store.open_again(&mark("here"), &mark("here").at(Stage::Here)).expect("it is taken back"));
+    assert_eq!(store.close(&mark("there")).expect("it may leave again"), 0);
+}
+
+#[test]
 fn a_database_with_jobs_of_its_own_takes_no_other_queue() {
     let (queue, _) = full();
     let other = Queue::on(server::shared(), "");
     other.request("ok", "Theirs");
     let text = fs::read_to_string(other.path("config.toml")).expect("a configuration");
     let url = text.lines().next().and_then(|line| line.split('"').nth(1)).expect("a URL").to_owned();
-    let refused = queue.run(["migrate", "--to", &url]).code(78);
+    // Before anything of the queue is paused.
+    let mut refused = queue.command(["migrate", "--to", &url]);
+    let refused = crate::harness::call(refused.env("EXPORT_QUEUE_FAULT", "migrate.before_close=abort")).code(78);
     assert!(refused.err.contains("jobs or history of its own"), "{}", refused.err);
     queue.dispatch().code(0);
     assert_eq!(queue.state("ok", "Waiting"), "ready", "the queue goes on where it was");

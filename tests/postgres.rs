@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use export_queue::exit::{Exit, exit_of};
-use export_queue::store::postgres::Postgres;
+use export_queue::store::postgres::{NEWEST, Postgres};
 use export_queue::store::{Ask, Batch, Patience, QueueBounds, Store};
 
 use crate::harness::server::{self, Server, TLS_NAME};
@@ -57,7 +57,13 @@ fn a_database_that_is_away_means_later_and_a_ready_file_is_served() {
     queue.dispatch().code(0);
     server.down();
     assert_later_and_ready(&queue);
+    // Who has the time waits for it.
+    let config = fs::read_to_string(queue.path("config.toml")).expect("a configuration");
+    let url = config.split('"').nth(1).expect("a URL").to_owned();
+    let patience = Patience { each: Duration::from_secs(60), ..Patience::OWNER };
+    let waiting = std::thread::spawn(move || Postgres::open(&url, patience).map(drop));
     server.up();
+    waiting.join().expect("its answer").expect("the queue is back");
     queue.request("ok", "Other");
     queue.dispatch().code(0);
     assert_eq!(queue.state("ok", "Other"), "ready");
@@ -117,10 +123,19 @@ fn what_the_server_refuses_is_said_with_its_mend() {
     said_of((own, guests), 75, "the database is busy or away; try again later");
     queue.sql("CREATE ROLE keyed LOGIN PASSWORD 'key'");
     demand_password(&queue, server, "keyed");
-    said_of((own, "postgres://keyed@"), 78, "see the password and channel_binding in `database`");
+    said_of(
+        (own, "postgres://keyed@"),
+        78,
+        "see the password and channel_binding in `database` (invalid configuration: password missing)",
+    );
     said_of((own, "postgres://keyed:wrong@"), 78, "the database does not accept this user or password");
     said_of((own, "postgres://keyed:key@"), 77, "the owner must GRANT USAGE");
     said_of((own, "postgres://nobody@"), 78, "the database does not accept this user or password");
+    let tries = || server.log().matches("role \"nobody\" does not exist").count();
+    let before = tries();
+    let url = server.url("postgres").replace("queue@", "nobody@");
+    Postgres::open(&url, Patience::OWNER).expect_err("nobody is let in");
+    assert_eq!(tries() - before, 1, "it helps nobody to try that again");
     said_of(("/fresh_", "/nowhere_"), 78, "there is no such database");
     // Not as long as `request` may take, but until it has looked: a program that was in the middle when the queue was closed.
     queue.sql(
@@ -249,7 +264,10 @@ fn near_its_bound_a_queue_takes_one_transaction_after_another() {
     for bound in [2, 1000] {
         assert!(is_later(soon.request(&bounded("Near", bound), at(0))), "of {bound}");
     }
-    patient.request(&bounded("Far", 5000), at(0)).expect("there is room for all");
+    for bound in [1001, 5000] {
+        patient.request(&bounded(&format!("Far {bound}"), bound), at(0)).expect("there is room for all");
+    }
+    patient.request_all(&[bounded("Unbounded", 0)], at(0)).expect("it needs no turn");
     std::thread::scope(|scope| {
         // It may take until nobody waits for it any more.
         scope.spawn(|| patient.request_all(&[bounded("Known", 0), bounded("Third", 9)], at(0)).map(drop));
@@ -287,6 +305,8 @@ fn a_schema_that_is_too_new_is_left_alone_and_one_that_allows_us_is_used() {
     queue.request("ok", "A");
     queue.sql("UPDATE meta SET value = '99' WHERE name = 'schema'");
     assert_eq!(queue.request("ok", "B")["state"], "queued", "this version may still write");
+    queue.sql(&format!("UPDATE meta SET value = '{NEWEST}' WHERE name = 'oldest_writer'"));
+    queue.run(["status", "--format", "ok", "B"]).code(3);
     queue.sql("UPDATE meta SET value = '99' WHERE name = 'oldest_writer'");
     for verb in [&["request", "--format", "ok", "C"][..], &["status", "--format", "ok", "C"], &["dispatch"]] {
         let said = queue.run(verb).code(78);

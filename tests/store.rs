@@ -357,7 +357,8 @@ fn a_claim_says_whose_run_it_is(store: &mut dyn Store) {
         progress: None,
     };
     assert_eq!((job.phase.clone(), job.attempts, job.last_run.as_deref()), (phase, 1, Some("t")));
-    assert_eq!(store.find_by_token("t").unwrap(), Some(job));
+    assert_eq!(store.find_by_token("t").unwrap().as_ref(), Some(&job));
+    assert_eq!((store.started().unwrap(), store.started_on("node").unwrap()), (vec![job.clone()], vec![job]));
     assert_eq!(store.count_started("default").unwrap(), 1);
     assert_eq!(store.count_started("express").unwrap(), 0);
 }
@@ -415,8 +416,10 @@ fn a_later_job_is_due_at_its_time(store: &mut dyn Store) {
     assert!(store.claim(&claim("t"), at(99)).unwrap().is_none());
     assert_eq!(store.due("default", &formats, at(100), 10).unwrap(), 1);
     assert_eq!(start(store, "t", at(100)).id, job.id);
-    let past = put(store, &Ask { not_before: Some(at(100)), ..ask("B") }, at(101));
-    assert_eq!(past.phase, Phase::Queued { later: None }, "a time that is over is none");
+    for (title, time) in [("B", 100), ("C", 101)] {
+        let past = put(store, &Ask { not_before: Some(at(time)), ..ask(title) }, at(101));
+        assert_eq!(past.phase, Phase::Queued { later: None }, "a time that is over is none");
+    }
 }
 
 fn a_time_beyond_the_horizon_counts_as_reached(store: &mut dyn Store) {
