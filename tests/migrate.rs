@@ -6,12 +6,13 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use export_queue::fault::MOMENTS;
-use export_queue::store::Patience;
 use export_queue::store::moving::{Mark, Movable, Stage};
 use export_queue::store::postgres::Postgres;
+use export_queue::store::{Patience, Store};
 
 use crate::harness::server::{self, Server};
 use crate::harness::{Queue, eventually, text};
+use crate::store::{ask, at};
 
 const TABLES: &[&str] = &["queues", "jobs", "interests", "runs", "deliveries"];
 
@@ -255,6 +256,37 @@ fn of_two_moves_at_once_one_closes_the_queue() {
     assert_eq!(store.mark().expect("a look"), Some(mark("here")));
     assert!(store.open_again(&mark("here"), &mark("here").at(Stage::Here)).expect("it is taken back"));
     assert_eq!(store.close(&mark("there")).expect("it may leave again"), 0);
+}
+
+#[test]
+fn a_queue_is_not_closed_over_a_claim_that_is_not_committed_yet() {
+    let server = server::shared();
+    let database = server.fresh_database();
+    let url = server.url(&database);
+    let mut owner = Postgres::open_or_create(&url, "id", Patience::OWNER).expect("a queue");
+    owner.request(&ask("A"), at(0)).expect("a job");
+    let mut psql = server.program("psql");
+    psql.args(["-X", "-q", "-U", "queue", "-d", &database, "-h"]).arg(server.dir());
+    let mut claiming = psql.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("psql can be started");
+    let claim = "UPDATE jobs SET state = 1, token = 't', last_run = 't', node = 'n', slot = 's', worker = '7.8', attempts = 1, \
+                 lease_until = 1, started_at = 1, deadline_at = 2";
+    let mut input = claiming.stdin.take().expect("its input");
+    writeln!(input, "SET search_path = export_queue; BEGIN; {claim};").expect("it reads");
+    let locks = |which| {
+        let here = "database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+        let held =
+            server.sql(&database, &format!("SELECT 1 FROM pg_locks WHERE {here} AND relation IS NOT NULL AND {which}"));
+        (!held.is_empty()).then_some(())
+    };
+    eventually("it is claimed", || locks("mode = 'RowExclusiveLock' AND granted"));
+    let mut store = Postgres::open_to_move(&url).expect("the queue");
+    let mark = Mark { stage: Stage::Leaving, id: "m".into(), other: "there".into() };
+    let closing = std::thread::spawn(move || store.close(&mark));
+    eventually("the move waits for it", || locks("NOT granted"));
+    writeln!(input, "COMMIT;").expect("it reads");
+    drop(input);
+    assert_eq!(closing.join().expect("an answer").expect("a number"), 1);
+    assert!(claiming.wait().expect("it ends").success());
 }
 
 #[test]

@@ -358,6 +358,8 @@ mod tests {
         assert_eq!(of("postgres://"), (some("ann"), some("books"), some("a wiki"), Some(secs(7)), 2, 2));
         let url = "postgres://q@db:1/exports?application_name=me&connect_timeout=1";
         assert_eq!(of(url), (some("q"), some("exports"), some("me"), Some(secs(1)), 1, 1));
+        let config = place("postgres://q:own@db/exports", &[("PGPASSWORD", "another")]).unwrap().config;
+        assert_eq!(config.get_password(), Some(&b"own"[..]));
         let error = place("postgres://", &[("PGCONNECT_TIMEOUT", "soon")]).map(drop).unwrap_err();
         assert!(error.to_string().contains("connect_timeout soon is no number of seconds"), "{error}");
     }
