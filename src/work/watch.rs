@@ -122,17 +122,16 @@ impl Watch<'_> {
             let woken = tree.wait(self.stop.as_fd(), look.min(left)).context("waiting for the exporter")?;
             match woken {
                 Woken::Ended(ended) => return Ok(Verdict::Ended(ended)),
-                Woken::Called if self.stop.is_asked() => return Ok(Verdict::Stopped),
-                Woken::Called | Woken::Time => {}
+                Woken::Called => return Ok(Verdict::Stopped),
+                Woken::Time => {}
             }
             if clock::monotonic() >= deadline {
                 return Ok(Verdict::TimedOut);
             }
             let max_log = self.limits.max_log.0;
             let bytes = exporter::cut_log(self.log, max_log).context("cutting the log")?;
-            let is_flood = max_log > 0 && bytes > max_log / 2 && bytes > log_bytes;
+            look = next_look(look, max_log, log_bytes, bytes);
             log_bytes = bytes;
-            look = if is_flood { SHORTEST_LOOK } else { (look * 2).min(LONGEST_LOOK) };
             if let Some(verdict) = self.over_limits(measured) {
                 return Ok(verdict);
             }
@@ -192,7 +191,43 @@ impl Watch<'_> {
     }
 }
 
+/// The pause after one of `look` in which a log grew from `before` to `bytes`.
+fn next_look(look: Duration, max_log: u64, before: u64, bytes: u64) -> Duration {
+    let is_flood = max_log > 0 && bytes > max_log / 2 && bytes > before;
+    if is_flood { SHORTEST_LOOK } else { (look * 2).min(LONGEST_LOOK) }
+}
+
 fn cpu_millis(tree: &[Stat]) -> u64 {
     let ticks: u64 = tree.iter().map(|process| process.cpu_ticks).sum();
     ticks * 1000 / process::ticks_per_second().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_is_that_of_all_processes_in_milliseconds() {
+        let second = process::ticks_per_second();
+        let of = |cpu_ticks| Stat { cpu_ticks, ..process::stat(process::myself().pid).expect("this process") };
+        assert_eq!(cpu_millis(&[of(second), of(second / 2)]), 1500);
+        assert_eq!(cpu_millis(&[]), 0);
+    }
+
+    #[test]
+    fn looks_become_rare_but_for_a_log_that_is_flooded() {
+        let millis = Duration::from_millis;
+        for (look, max_log, before, bytes, expected) in [
+            (FIRST_LOOK, 100, 0, 0, millis(100)),
+            (millis(400), 100, 0, 50, LONGEST_LOOK),
+            (LONGEST_LOOK, 100, 50, 51, SHORTEST_LOOK),
+            (SHORTEST_LOOK, 100, 51, 51, SHORTEST_LOOK * 2),
+            // It was cut.
+            (SHORTEST_LOOK, 100, 99, 60, SHORTEST_LOOK * 2),
+            // Without a limit nothing is cut.
+            (LONGEST_LOOK, 0, 1, 1000, LONGEST_LOOK),
+        ] {
+            assert_eq!(next_look(look, max_log, before, bytes), expected, "{max_log} {before} {bytes}");
+        }
+    }
 }
