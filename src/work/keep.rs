@@ -40,7 +40,6 @@ struct Seen {
 }
 
 struct Kept {
-    home: Home,
     token: String,
     progress: PathBuf,
     lease: Duration,
@@ -62,19 +61,21 @@ impl Keeper {
         });
         let (sender, over) = mpsc::channel();
         let mut kept = Kept {
-            home: home.clone(),
             token: token.to_owned(),
             progress: home.layout.work_of(token).join("progress"),
             lease,
             next_renewal: claimed + lease / 6,
             last: String::new(),
         };
-        let its = Arc::clone(&seen);
+        let (home, its) = (home.clone(), Arc::clone(&seen));
         let keep = move || {
             // A connection of its own: the run's is busy elsewhere.
             let mut store = None;
-            while over.recv_timeout(LOOK.min(kept.lease / 12)) == Err(mpsc::RecvTimeoutError::Timeout) {
-                kept.look(&mut store, &its);
+            while over.recv_timeout(LOOK.min(lease / 12)) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let looked = opened(&home, &mut store, lease).and_then(|store| kept.look(store, &its));
+                if let Err(error) = looked {
+                    tracing::debug!("cannot keep run {} for now: {error:#}", kept.token);
+                }
             }
         };
         thread::Builder::new()
@@ -106,19 +107,21 @@ fn fence(sent: Duration, lease: Duration) -> u64 {
     millis(sent + lease * 2 / 3)
 }
 
-impl Kept {
-    fn look(&mut self, store: &mut Option<Box<dyn Store>>, seen: &Seen) {
-        if let Err(error) = self.try_look(store, seen) {
-            tracing::debug!("cannot keep run {} for now: {error:#}", self.token);
-        }
-    }
+/// The connection, made anew where the last try failed.
+fn opened<'s>(home: &Home, store: &'s mut Option<Box<dyn Store>>, lease: Duration) -> Result<&'s mut dyn Store> {
+    Ok(match store {
+        Some(store) => &mut **store,
+        None => &mut **store.insert(home.open_with(patience(lease))?),
+    })
+}
 
-    fn try_look(&mut self, store: &mut Option<Box<dyn Store>>, seen: &Seen) -> Result<()> {
-        if store.is_none() {
-            let each = self.lease / 6;
-            *store = Some(self.home.open_with(Patience { each, in_all: None, insists: false })?);
-        }
-        let Some(store) = store.as_deref_mut() else { return Ok(()) };
+/// What hangs is given up while there is time for further tries.
+fn patience(lease: Duration) -> Patience {
+    Patience { each: lease / 6, in_all: None, insists: false }
+}
+
+impl Kept {
+    fn look(&mut self, store: &mut dyn Store, seen: &Seen) -> Result<()> {
         let sent = clock::since_boot();
         if sent < self.next_renewal {
             note(look_at_row(store, &self.token, &self.progress, &mut self.last), seen);
@@ -163,6 +166,122 @@ pub(super) fn look_at_row(store: &mut dyn Store, token: &str, progress: &Path, l
         Err(error) => {
             tracing::debug!("cannot look at the row: {error:#}");
             Mark::None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::key::Key;
+    use crate::store::sqlite::Sqlite;
+    use crate::store::{Ask, Claim, QueueBounds};
+
+    const LEASE: Duration = Duration::from_secs(60);
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    /// A queue whose one job is claimed by the run `t`.
+    fn claimed() -> (TempDir, Sqlite) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("queue.db");
+        std::fs::write(&path, "").expect("an empty file");
+        let mut store = Sqlite::open(&path, "the id").expect("a queue");
+        let word = || "x".to_owned();
+        let key = Key { title: word(), lang: word(), font: word(), format: word(), options: BTreeMap::new() };
+        let ask = Ask {
+            key,
+            filename: "x".into(),
+            base_filename: None,
+            queue: "default".into(),
+            client: None,
+            meta: None,
+            pages: None,
+            priority: 10,
+            rank: None,
+            not_before: None,
+            wait_until: None,
+            refresh: false,
+            retry: false,
+            hold: Duration::ZERO,
+            bounds: QueueBounds::default(),
+        };
+        store.request(&ask, clock::now()).expect("a request");
+        let claim = Claim {
+            queue: "default".into(),
+            formats: vec![("x".into(), HOUR)],
+            token: "t".into(),
+            node: "node".into(),
+            slot: "default.0".into(),
+            worker: "7.8".into(),
+            max_running: 0,
+            lease: LEASE,
+        };
+        store.claim(&claim, clock::now()).expect("a claim").expect("a job");
+        (dir, store)
+    }
+
+    fn kept(token: &str, next_renewal: Duration) -> Kept {
+        let (token, progress) = (token.to_owned(), PathBuf::from("/dev/null"));
+        Kept { token, progress, lease: LEASE, next_renewal, last: String::new() }
+    }
+
+    /// One look, and what was seen: cancelled, lost, until when.
+    fn look(kept: &mut Kept, store: &mut Sqlite) -> (bool, bool, u64) {
+        let seen =
+            Seen { is_cancelled: AtomicBool::new(false), is_lost: AtomicBool::new(false), until: AtomicU64::new(0) };
+        kept.look(store, &seen).expect("a look");
+        let Seen { is_cancelled, is_lost, until } = seen;
+        (is_cancelled.into_inner(), is_lost.into_inner(), until.into_inner())
+    }
+
+    #[test]
+    fn a_lease_is_renewed_when_it_is_time_and_for_two_thirds_of_it() {
+        let (_dir, mut store) = claimed();
+        let before = clock::since_boot();
+        let mut early = kept("t", before + HOUR);
+        assert_eq!(look(&mut early, &mut store), (false, false, 0));
+        assert_eq!(early.next_renewal, before + HOUR);
+        let mut due = kept("t", before);
+        let (is_cancelled, is_lost, until) = look(&mut due, &mut store);
+        let after = clock::since_boot();
+        assert!(!is_cancelled && !is_lost);
+        assert!((millis(before + LEASE * 2 / 3)..=millis(after + LEASE * 2 / 3)).contains(&until), "{until}");
+        let next = due.next_renewal;
+        assert!((before + LEASE / 6..=after + LEASE / 6).contains(&next), "{next:?}");
+    }
+
+    #[test]
+    fn a_renewal_that_hangs_leaves_time_for_others() {
+        assert!(patience(LEASE).each * 3 <= LEASE * 2 / 3);
+    }
+
+    #[test]
+    fn a_mark_and_a_loss_are_seen_with_and_without_a_renewal() {
+        let (_dir, mut store) = claimed();
+        store.cancel("x", None, true, clock::now()).expect("a cancel");
+        for next_renewal in [Duration::ZERO, clock::since_boot() + HOUR] {
+            let (is_cancelled, is_lost, _) = look(&mut kept("t", next_renewal), &mut store);
+            assert!(is_cancelled && !is_lost);
+            assert_eq!(look(&mut kept("another", next_renewal), &mut store), (false, true, 0));
+        }
+    }
+
+    #[test]
+    fn progress_is_written_when_it_is_new() {
+        let (dir, mut store) = claimed();
+        let progress = dir.path().join("progress");
+        let mut last = String::new();
+        for (line, written) in [("", "mark"), ("0.5", "0.5"), ("0.5", "mark"), ("0.6", "0.6"), ("", "mark")] {
+            store.progress("t", "mark").expect("a mark");
+            std::fs::write(&progress, line).expect("a line");
+            assert_eq!(look_at_row(&mut store, "t", &progress, &mut last), Mark::None);
+            let job = store.find_by_token("t").expect("a look").expect("a job");
+            let crate::job::Phase::Started { progress, .. } = job.phase else { panic!("{:?}", job.phase) };
+            assert_eq!(progress.as_deref(), Some(written), "after {line:?}");
         }
     }
 }
