@@ -151,3 +151,29 @@ pub fn set_meta(conn: &Connection, name: &str, value: &str) -> Result<()> {
     conn.execute(include_str!("../../sql/sqlite/meta_set.sql"), &[(":name", name), (":value", value)])?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_empty_file_of_nobody_becomes_a_queue() {
+        let found = |application: i32, version: i32, has_table: bool| {
+            let conn = Connection::open_in_memory().unwrap();
+            conn.execute_batch(&format!("PRAGMA application_id = {application}; PRAGMA user_version = {version}"))
+                .unwrap();
+            if has_table {
+                conn.execute_batch("CREATE TABLE mine (x)").unwrap();
+            }
+            look(&conn).map_err(|error| error.to_string())
+        };
+        let foreign = || Err(foreign().to_string());
+        assert_eq!(found(0, 0, false), Ok(Found::Empty));
+        for (application, version, has_table) in [(0, 0, true), (0, 7, false), (7, 0, false), (7, 1, true)] {
+            assert_eq!(found(application, version, has_table), foreign(), "{application} {version} {has_table}");
+        }
+        assert_eq!(found(APPLICATION_ID, 1, true), Ok(Found::Older));
+        assert_eq!(found(APPLICATION_ID, NEWEST as i32, true), Ok(Found::Current));
+        assert_eq!(found(APPLICATION_ID, -1, true), foreign());
+    }
+}

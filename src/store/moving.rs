@@ -396,4 +396,21 @@ mod tests {
         }
         assert!("somewhere 7f x".parse::<Mark>().is_err());
     }
+
+    #[test]
+    fn a_queue_arrives_where_nothing_is_lost() {
+        let mark = |stage| Mark { stage, id: "7f".into(), other: "elsewhere".into() };
+        for stage in [None, Some(Stage::Leaving), Some(Stage::Left), Some(Stage::Arriving), Some(Stage::Here)] {
+            for bits in 0..8 {
+                let (is_same, is_closed, is_vacant) = (bits & 1 > 0, bits & 2 > 0, bits & 4 > 0);
+                let expected = match (is_closed, stage) {
+                    (false, _) => is_vacant,
+                    (true, None | Some(Stage::Leaving)) => false,
+                    (true, Some(Stage::Left | Stage::Arriving | Stage::Here)) => is_same,
+                };
+                let arrives = may_arrive(is_same, stage.map(mark).as_ref(), is_closed, is_vacant).is_ok();
+                assert_eq!(arrives, expected, "{stage:?} {is_same} {is_closed} {is_vacant}");
+            }
+        }
+    }
 }

@@ -57,3 +57,19 @@ fn is_forbidden(path: &Path) -> bool {
     let opened = std::fs::OpenOptions::new().read(true).write(true).open(path);
     opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::exit_of;
+
+    #[test]
+    fn a_file_that_may_be_opened_and_cannot_be_now_means_later() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for path in [file.path(), Path::new("/no/such/file")] {
+            let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
+            let error = explain(path, rusqlite::Error::SqliteFailure(code, None).into());
+            assert_eq!(exit_of(&error), Exit::TryLater, "{error}");
+        }
+    }
+}
