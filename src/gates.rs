@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use rustix::fs::StatVfs;
+
 use crate::config::Queue;
 use crate::job::Waiting;
 
@@ -56,7 +58,21 @@ fn waited(pressure: &str) -> Option<f64> {
 
 /// What an ordinary user may still write to the disk of a directory, in bytes.
 pub fn free_disk(dir: &Path) -> Option<u64> {
-    rustix::fs::statvfs(dir).ok().map(|fs| fs.f_bavail.saturating_mul(fs.f_frsize))
+    rustix::fs::statvfs(dir).ok().map(|fs| room(&fs))
+}
+
+/// Whether nothing more fits on the disk of a directory: less than 64 KiB, or no further file.
+pub fn has_no_room(dir: &Path) -> bool {
+    rustix::fs::statvfs(dir).is_ok_and(|fs| is_full(&fs))
+}
+
+fn room(fs: &StatVfs) -> u64 {
+    fs.f_bavail.saturating_mul(fs.f_frsize)
+}
+
+/// File systems that do not count files say that they have none.
+fn is_full(fs: &StatVfs) -> bool {
+    room(fs) < 64 * 1024 || (fs.f_files > 0 && fs.f_favail == 0)
 }
 
 #[cfg(test)]
@@ -68,5 +84,22 @@ mod tests {
         let text = "some avg10=12.34 avg60=1.00 avg300=0.00 total=6498989786\nfull avg10=99.00 avg60=0.00 total=0\n";
         assert_eq!(waited(text), Some(12.34));
         assert_eq!(waited(""), None);
+    }
+
+    #[test]
+    fn a_disk_is_full_where_no_bytes_or_no_files_are_left() {
+        let some = rustix::fs::statvfs("/").unwrap();
+        for (bytes, files, free_files, expected) in [
+            (1 << 20, 9, 1, false),
+            (64 << 10, 9, 1, false),
+            (63 << 10, 9, 1, true),
+            (0, 0, 0, true),
+            (1 << 20, 9, 0, true),
+            (1 << 20, 0, 0, false),
+        ] {
+            let (f_bavail, f_frsize) = (bytes / 512, 512);
+            let fs = StatVfs { f_bavail, f_frsize, f_files: files, f_favail: free_files, ..some };
+            assert_eq!(is_full(&fs), expected, "{bytes} bytes, {free_files} of {files} files");
+        }
     }
 }

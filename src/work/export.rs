@@ -21,6 +21,7 @@ use crate::exit::{Exit, exit_of};
 use crate::exporter::confine::Complaint;
 use crate::exporter::{self, Call};
 use crate::fault;
+use crate::gates;
 use crate::job::{Failure, Job, Measured};
 use crate::key;
 use crate::lock::{Held, Record};
@@ -186,8 +187,7 @@ impl Export<'_> {
         }
         let path = work.root().join("fingerprint");
         let mut said = exporter::create_log(&path).context("creating the log of the fingerprint")?;
-        let limits = Limits { timeout: limits.timeout.min(FINGERPRINT_LIMIT), ..limits.clone() };
-        let called = self.call(format, &format.fingerprint, work, output, None, &limits, &mut said)?;
+        let called = self.call(format, &format.fingerprint, work, output, None, &briefly(limits), &mut said)?;
         let watched = match called {
             Ok(watched) => watched,
             Err(conclusion) => return Ok(Err(conclusion)),
@@ -375,13 +375,7 @@ impl Export<'_> {
     }
 
     fn judge_verify(&self, watched: &Watched) -> std::result::Result<(), Conclusion> {
-        let accepting = Format {
-            accept_exit: vec![0],
-            transient_exit: Vec::new(),
-            transient_output: Vec::new(),
-            ..Format::default()
-        };
-        match self.judge(&accepting, watched) {
+        match self.judge(&Format { transient_exit: Vec::new(), ..Format::default() }, watched) {
             Err(Conclusion::Failed {
                 reason: Failure::ExitNonzero | Failure::KilledBySignal,
                 detail,
@@ -440,7 +434,7 @@ impl Export<'_> {
     }
 
     fn is_disk_full(&self, words: &str) -> bool {
-        SAYS_FULL.iter().any(|says| words.contains(says)) || has_no_room(&self.home.layout.cache)
+        SAYS_FULL.iter().any(|says| words.contains(says)) || gates::has_no_room(&self.home.layout.cache)
     }
 
     /// Steps (a) and (b) of publishing: the token is still ours, the name appears. Step (c) is the caller's.
@@ -570,12 +564,9 @@ fn variables(
     variables
 }
 
-/// Whether nothing more fits on the disk of a directory.
-fn has_no_room(dir: &Path) -> bool {
-    rustix::fs::statvfs(dir).is_ok_and(|fs| {
-        let is_full = fs.f_bavail.saturating_mul(fs.f_frsize) < 64 * 1024;
-        is_full || (fs.f_files > 0 && fs.f_favail == 0)
-    })
+/// The limits of a fingerprint.
+fn briefly(limits: &Limits) -> Limits {
+    Limits { timeout: limits.timeout.min(FINGERPRINT_LIMIT), ..limits.clone() }
 }
 
 fn set_nice(tree: &Tree, nice: i32) {
@@ -610,4 +601,28 @@ fn describe_signal(signal: i32) -> String {
         _ => "",
     };
     format!("signal {signal}{meaning}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fingerprint_has_no_more_time_than_its_format_and_half_a_minute() {
+        let of = |secs| Limits { timeout: Span(Duration::from_secs(secs)), nice: 7, ..Limits::default() };
+        assert_eq!(briefly(&of(300)), of(30));
+        assert_eq!(briefly(&of(10)), of(10));
+    }
+
+    #[test]
+    fn only_the_program_itself_makes_it_one_that_cannot_be_executed() {
+        use rustix::io::Errno;
+        let cannot = |errno: Errno| cannot_be_executed(&errno.into());
+        for errno in [Errno::NOENT, Errno::ACCESS, Errno::NOEXEC, Errno::TXTBSY] {
+            assert!(cannot(errno), "{errno}");
+        }
+        for errno in [Errno::AGAIN, Errno::NOMEM, Errno::MFILE] {
+            assert!(!cannot(errno), "the machine has run out of something: {errno}");
+        }
+    }
 }
