@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use export_queue::clock::from_millis;
+use export_queue::exit::{Exit, exit_of};
 use export_queue::job::{Ended, Failure, Job, Measured, Outcome, Phase, Run, State, Waiting};
 use export_queue::key::Key;
+use export_queue::store::migrate::NEWEST;
+use export_queue::store::moving::{Mark, Movable, Stage};
 use export_queue::store::sqlite::Sqlite;
 use export_queue::store::{
     Again, Ask, Batch, Bound, Cancelled, Claim, Delivery, FailureNote, Filter, Hold, Listeners, Past, QueueBounds,
@@ -1263,6 +1266,10 @@ fn a_queue_of_the_first_schema_is_brought_up_with_all_its_rows() {
     conn.execute_batch(include_str!("../sql/sqlite/migrations/0001_first.sql")).expect("the first schema");
     conn.execute_batch(include_str!("fixtures/0001_rows.sql")).expect("its rows");
     drop(conn);
+    let copy = dir.path().join("copy.db");
+    std::fs::copy(&path, &copy).expect("a copy");
+    drop(Sqlite::open_to_move(&copy).expect("a queue that moves"));
+    assert_eq!(Sqlite::schema(&copy).unwrap(), Some((NEWEST, None)), "it moves in the shape of today");
     drop(Sqlite::open_to_read(&path).expect("a reader that may write brings it up to date"));
     let store = Sqlite::open(&path, "another id").expect("a queue");
     assert_eq!(store.queue_id().unwrap(), "the first id");
@@ -1360,6 +1367,68 @@ fn a_batch_comes_to_what_its_lines_come_to_alone(store: &mut dyn Store) {
     for (alone, batch) in alone.iter().zip(&batch) {
         assert_eq!(alone, batch);
     }
+}
+
+/// Exit code and words of what was refused.
+fn refusal<T>(result: anyhow::Result<T>) -> (Exit, String) {
+    let error = result.map(drop).expect_err("it is refused");
+    (exit_of(&error), error.to_string())
+}
+
+#[test]
+fn whoever_has_a_queue_open_that_closes_is_told_to_come_later() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("queue.db");
+    std::fs::write(&path, "").expect("an empty file");
+    let mut open = Sqlite::open(&path, "the id").expect("a queue");
+    let mark = Mark { stage: Stage::Leaving, id: "7f".into(), other: "elsewhere".into() };
+    let mut mover = Sqlite::open_to_move(&path).expect("a queue that moves");
+    assert_eq!(mover.close(&mark).unwrap(), 0);
+    let (exit, words) = refusal(open.request(&ask("A"), at(0)));
+    assert_eq!(exit, Exit::TryLater);
+    assert!(words.contains("the queue moves to another database"), "{words}");
+    assert!(mover.open_again(&mark, &mark.at(Stage::Here)).unwrap());
+    put(&mut open, &ask("A"), at(1));
+}
+
+#[test]
+fn a_queue_arrives_in_no_database_that_holds_anything() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("queue.db");
+    std::fs::write(&path, "").expect("an empty file");
+    let mover = Sqlite::open_to_move(&path).expect("an empty file");
+    mover.refuse_occupied("another id").expect("an empty file holds nothing");
+    let mut store = Sqlite::open(&path, "the id").expect("a queue");
+    for id in ["the id", "another id"] {
+        mover.refuse_occupied(id).expect("nor does a queue without jobs");
+    }
+    put(&mut store, &ask("A"), at(0));
+    for id in ["the id", "another id"] {
+        let (exit, words) = refusal(mover.refuse_occupied(id));
+        assert!(exit == Exit::Config && words.contains("jobs or history of its own"), "{words}");
+    }
+}
+
+#[test]
+fn a_writer_is_seen_by_whoever_would_wait_for_him() {
+    let (mut store, dir) = fresh_sqlite();
+    assert!(!store.is_being_written().unwrap());
+    let dir = dir.expect("its directory");
+    let mut writer = rusqlite::Connection::open(dir.path().join("queue.db")).expect("another connection");
+    let writes = writer.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).expect("its turn");
+    assert!(store.is_being_written().unwrap());
+    drop(writes);
+    assert!(!store.is_being_written().unwrap(), "and nothing is held");
+}
+
+#[test]
+fn a_link_in_the_place_of_the_database_is_not_followed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (precious, path) = (dir.path().join("precious"), dir.path().join("queue.db"));
+    std::fs::write(&precious, "").expect("a file");
+    std::os::unix::fs::symlink(&precious, &path).expect("a link");
+    refusal(Sqlite::open(&path, "the id"));
+    assert_eq!(std::fs::metadata(&precious).expect("the file").len(), 0);
 }
 
 #[test]
