@@ -595,6 +595,47 @@ fn a_cancel_that_comes_while_the_worker_dies_is_kept() {
 }
 
 #[test]
+fn a_refresh_that_is_cancelled_is_not_made_all_the_same() {
+    let queue = Queue::new();
+    set_seconds(&queue, "600");
+    queue.run(["request", "--refresh", "--format", "slow", "A"]).code(3);
+    queue.run(["dispatch"]).code(0).silent();
+    await_pids(&queue, 1);
+    queue.run(["cancel", "--format", "slow", "A"]).code(0);
+    let status = queue.await_state("slow", "A", "failed_unknown");
+    assert_eq!(status["reason"], "cancelled");
+    assert_eq!(queue.scratch("STARTS"), ["A"]);
+    queue.assert_quiet();
+}
+
+#[test]
+fn a_slot_names_each_run_before_a_row_does() {
+    let mut queue = Queue::new();
+    queue.reconfigure("slots = 2", "slots = 1");
+    for title in ["A", "B"] {
+        queue.request("ok", title);
+    }
+    let mut die_at = |moment: &str, attempts: &str| {
+        queue.set("EXPORT_QUEUE_FAULT", &format!("{moment}=abort"));
+        queue.run(["dispatch"]).code(0);
+        let is_dead = || column(&queue, "attempts") == attempts && queue.workers().is_empty();
+        eventually("its worker has died", || is_dead().then_some(()));
+        let (record, token) = (slot_record(&queue), queue.sql("SELECT token FROM jobs WHERE token IS NOT NULL"));
+        assert_eq!([text(&record["token"])], token[..], "{moment}: {record}");
+        record
+    };
+    let first = die_at("work.after_claim", "1,0");
+    assert_eq!(first["next"], Value::Null);
+    // Until the end of one run and the claim of the next are committed, either may be the one that counts.
+    let both = die_at("finish.before_commit", "2,0");
+    assert!(both["next"].is_string(), "{both}");
+    queue.set("EXPORT_QUEUE_FAULT", "");
+    queue.dispatch().code(0).silent();
+    assert_eq!((queue.state("ok", "A"), queue.state("ok", "B")), ("ready".into(), "ready".into()));
+    queue.assert_quiet();
+}
+
+#[test]
 fn a_failing_job_delays_no_other() {
     let queue = Queue::new();
     queue.reconfigure("slots = 2", "slots = 1");
