@@ -212,6 +212,38 @@ fn a_death_by_signal_is_named_and_never_taken_for_success() {
     queue.assert_quiet();
 }
 
+#[test]
+fn what_a_format_accepts_counts_for_its_command_alone() {
+    let queue = Queue::new();
+    for step in ["precheck", "verify"] {
+        let keys = format!("accept_exit = [0, 1]\n{step} = [\"sh\", \"-c\", \"echo no good; exit 1\"]");
+        add_format(&queue, step, &keys, "whole; exit 1");
+        queue.request(step, step);
+    }
+    queue.dispatch().code(0).silent();
+    let table =
+        [("precheck", "exit_nonzero", "exit 1: no good"), ("verify", "output_invalid", "verify: exit 1: no good")];
+    for (step, reason, detail) in table {
+        let status = queue.status(step, step);
+        let told = ["state", "reason", "detail"].map(|name| text(&status[name]));
+        assert_eq!(told, ["failed_unknown", reason, detail], "{step}");
+    }
+    assert_eq!(queue.scratch("STARTS"), ["verify"], "nothing is made of what is not there");
+    assert!(queue.published().is_empty());
+    queue.assert_quiet();
+}
+
+#[test]
+fn an_exporter_is_as_nice_as_its_format_says() {
+    let queue = Queue::new();
+    add_format(&queue, "nice", "nice = 19", "until [ $(nice) = 19 ]; do sleep 0.01; done; whole");
+    set_timeout(&queue, "20s");
+    queue.request("nice", "A");
+    queue.dispatch().code(0).silent();
+    assert_eq!(queue.state("nice", "A"), "ready");
+    queue.assert_quiet();
+}
+
 // CASES 42
 #[test]
 fn a_deaf_exporter_is_killed_after_the_grace_period() {

@@ -139,6 +139,17 @@ fn an_exporter_beyond_its_quota_fails_for_want_of_space() {
 }
 
 #[test]
+fn a_full_disk_behind_a_good_end_is_told_as_one() {
+    let queue = Queue::new();
+    add_format(&queue, "brave", "", "echo 'writing the book: No space left on device' >&2; exit 0");
+    queue.request("brave", "A");
+    queue.dispatch().code(0).silent();
+    let status = queue.status("brave", "A");
+    assert_eq!((&status["state"], &status["reason"]), (&"failed_unknown".into(), &"no_space".into()), "{status}");
+    queue.assert_quiet();
+}
+
+#[test]
 fn a_cache_that_cannot_be_written_blames_no_book() {
     for (size, how) in [("4m", "ro"), ("4m,nr_inodes=300", "")] {
         let queue = Queue::new();
