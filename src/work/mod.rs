@@ -458,8 +458,7 @@ impl Worker<'_> {
             return Ok(None);
         };
         let delays: Vec<Duration> = format.backoff.iter().map(|span| span.0).collect();
-        let digits = bind::random_hex()?;
-        let chance = f64::from(u16::from_str_radix(&digits[..4], 16).unwrap_or(0)) / f64::from(u16::MAX);
+        let chance = chance(&bind::random_hex()?);
         Ok(rules::backoff(&delays, job.retries, chance).map(|delay| clock::now() + delay))
     }
 
@@ -483,9 +482,21 @@ impl Worker<'_> {
     }
 }
 
+/// A number from 0 to 1, from random hexadecimal digits.
+fn chance(digits: &str) -> f64 {
+    f64::from(u16::from_str_radix(&digits[..4], 16).unwrap_or(0)) / f64::from(u16::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_chance_lies_anywhere_between_none_and_certainty() {
+        for (digits, expected) in [("0000f", 0.0), ("3333f", 0.2), ("cccc0", 0.8), ("ffff0", 1.0)] {
+            assert!((chance(digits) - expected).abs() < 1e-9, "{digits}");
+        }
+    }
 
     #[test]
     fn the_first_record_names_what_the_slots_last_worker_left() {
