@@ -63,13 +63,23 @@ mod tests {
     use super::*;
     use crate::exit::exit_of;
 
+    fn explained(path: &Path, code: std::ffi::c_int) -> Exit {
+        let error = rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
+        exit_of(&explain(path, error.into()))
+    }
+
+    #[test]
+    fn only_a_trigger_says_that_the_queue_moves() {
+        use rusqlite::ffi::{SQLITE_CONSTRAINT_CHECK, SQLITE_CONSTRAINT_TRIGGER};
+        assert_eq!(explained(Path::new("x"), SQLITE_CONSTRAINT_TRIGGER), Exit::TryLater);
+        assert_eq!(explained(Path::new("x"), SQLITE_CONSTRAINT_CHECK), Exit::Unexpected);
+    }
+
     #[test]
     fn a_file_that_may_be_opened_and_cannot_be_now_means_later() {
         let file = tempfile::NamedTempFile::new().unwrap();
         for path in [file.path(), Path::new("/no/such/file")] {
-            let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
-            let error = explain(path, rusqlite::Error::SqliteFailure(code, None).into());
-            assert_eq!(exit_of(&error), Exit::TryLater, "{error}");
+            assert_eq!(explained(path, rusqlite::ffi::SQLITE_CANTOPEN), Exit::TryLater, "{}", path.display());
         }
     }
 }
