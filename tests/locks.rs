@@ -351,6 +351,36 @@ fn a_base_that_fails_fails_what_is_made_from_it_with_its_reason() {
 }
 
 #[test]
+fn a_base_without_a_byte_is_made_again() {
+    let (queue, names) = derived_from("ok");
+    queue.request("ok", "A");
+    queue.dispatch().code(0).silent();
+    let base = text(&queue.status("ok", "A")["path"]);
+    fs::File::create(base).unwrap();
+    queue.request(&names[0], "A");
+    queue.dispatch().code(0).silent();
+    let derived = queue.status(&names[0], "A");
+    assert_eq!(derived["state"], "ready", "{derived}");
+    assert_eq!(fs::read_to_string(text(&derived["path"])).unwrap(), "a good book: A\n");
+    queue.assert_quiet();
+}
+
+#[test]
+fn a_base_is_made_in_its_own_queue_unless_the_job_was_sent_elsewhere() {
+    let (queue, names) = derived_from("ok");
+    let derived = format!("[format.{}]\n", names[0]);
+    queue.reconfigure(&derived, &format!("{derived}queue = \"books\"\n"));
+    let config = fs::read_to_string(queue.path("config.toml")).unwrap();
+    queue.configure(&format!("{config}[queue.books]\nmin_free_disk = 0\n[queue.express]\nmin_free_disk = 0\n"));
+    queue.request(&names[0], "A");
+    queue.run(["request", "--queue", "express", "--format", &names[0], "B"]).code(3);
+    queue.dispatch().code(0).silent();
+    let bases = "SELECT title, queue FROM runs WHERE format = 'ok' ORDER BY title";
+    assert_eq!(queue.sql(bases), ["A|default", "B|express"]);
+    queue.assert_quiet();
+}
+
+#[test]
 fn a_base_that_failed_before_is_tried_again_where_failures_are_not_held() {
     let (queue, names) = derived_from("code1");
     queue.reconfigure("hold = \"60s\"", "hold = \"0s\"");
