@@ -188,6 +188,7 @@ fn a_death_by_signal_is_named_and_never_taken_for_success() {
     add_format(&queue, "crashed", "", "printf half >$output; kill -SEGV $$");
     add_format(&queue, "aborted", "", "ulimit -c 0; kill -ABRT $$");
     add_format(&queue, "spent", "", "ulimit -c 0; kill -XCPU $$");
+    add_format(&queue, "ended", "", "kill -TERM $$");
     let killed = "signal 9 (killed, perhaps for want of memory)";
     let table = [
         ("die9", "killed_by_signal", killed.to_owned()),
@@ -195,6 +196,7 @@ fn a_death_by_signal_is_named_and_never_taken_for_success() {
         ("crashed", "killed_by_signal", "signal 11 (crashed)".to_owned()),
         ("aborted", "killed_by_signal", "signal 6 (aborted)".to_owned()),
         ("spent", "killed_by_signal", "signal 24 (processor time limit)".to_owned()),
+        ("ended", "killed_by_signal", "signal 15 (asked to end)".to_owned()),
         ("wrapped", "exit_nonzero", format!("exit 137 (probably {killed})")),
         ("hidden", "output_missing", "exit 0, but".to_owned()),
     ];
@@ -230,6 +232,21 @@ fn what_a_format_accepts_counts_for_its_command_alone() {
     }
     assert_eq!(queue.scratch("STARTS"), ["verify"], "nothing is made of what is not there");
     assert!(queue.published().is_empty());
+    queue.assert_quiet();
+}
+
+#[test]
+fn what_a_good_exporter_said_stands_in_the_history() {
+    let queue = Queue::new();
+    add_format(&queue, "open", "", "echo 'two images were left out' >&2; whole");
+    for format in ["open", "ok"] {
+        queue.request(format, "A");
+    }
+    queue.dispatch().code(0).silent();
+    for (format, detail) in [("open", "two images were left out".into()), ("ok", serde_json::Value::Null)] {
+        let run = queue.run(["--json", "history", "--format", format, "A"]).code(0).json();
+        assert_eq!((&run["outcome"], &run["detail"]), (&"ready".into(), &detail));
+    }
     queue.assert_quiet();
 }
 

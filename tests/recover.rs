@@ -245,6 +245,22 @@ fn a_shutdown_that_reaches_exporters_too_is_not_the_books_failure() {
 
 // CASES 18
 #[test]
+fn a_failure_just_before_a_shutdown_is_taken_for_a_part_of_it() {
+    let mut queue = started_with("exit 1");
+    let hits = queue.path("HITS").display().to_string();
+    queue.set("EXPORT_QUEUE_FAULT_HITS", &hits);
+    queue.set("EXPORT_QUEUE_FAULT", "work.after_exit=delay:1000");
+    queue.run(["dispatch"]).code(0).silent();
+    eventually("the exporter has failed", || queue.scratch("HITS").pop());
+    queue.workers().iter().for_each(|worker| worker.kill("TERM"));
+    eventually("its worker has ended", || queue.workers().is_empty().then_some(()));
+    assert_eq!(queue.state("alone", "A"), "queued");
+    assert_eq!(column(&queue, "stops"), "1");
+    queue.assert_quiet();
+}
+
+// CASES 18
+#[test]
 fn a_job_stopped_too_often_is_given_up() {
     let queue = started_with(ALONE);
     queue.sql("UPDATE jobs SET stops = 20");
