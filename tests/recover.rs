@@ -732,6 +732,27 @@ fn a_worker_above_the_reduced_number_of_slots_ends_after_its_export() {
 }
 
 #[test]
+fn a_worker_makes_what_can_be_made_only_since_it_began() {
+    let queue = Queue::new();
+    queue.reconfigure("slots = 2", "slots = 1");
+    add_format(&queue, "gated", "", "note PIDS $$; until [ -e $SCRATCH/$title ]; do sleep 0.02; done; whole");
+    add_format(&queue, "sudden", "", "whole");
+    fs::rename(queue.path("sudden.sh"), queue.path("moved.sh")).expect("its program goes");
+    queue.request("gated", "A");
+    queue.run(["dispatch"]).code(0);
+    await_pids(&queue, 1);
+    let began = now();
+    fs::rename(queue.path("moved.sh"), queue.path("sudden.sh")).expect("its program comes");
+    queue.request("sudden", "B");
+    // For a second it is taken as known what can be made.
+    eventually("that is over", || (began.elapsed() > Duration::from_millis(1100)).then_some(()));
+    open_gates(&queue, &["A"]);
+    eventually("its worker has ended", || queue.workers().is_empty().then_some(()));
+    assert_eq!(queue.state("sudden", "B"), "ready");
+    queue.assert_quiet();
+}
+
+#[test]
 fn workers_of_a_paused_queue_end_after_their_exports() {
     let queue = busy_queue();
     queue.sql("INSERT INTO queues (name, paused_at) VALUES ('default', 1)");
