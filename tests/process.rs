@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::harness::{PROGRAM, Queue, eventually, lives, text};
 use crate::scripts::{add_format, alive, await_pids, held_locks, noted_pids, set_seconds, set_timeout, timed};
 
@@ -210,7 +212,46 @@ fn a_death_by_signal_is_named_and_never_taken_for_success() {
         let said = text(&status["detail"]);
         assert!(said.starts_with(&detail), "{format}: {said}");
     }
+    for (format, code, signal) in [("crashed", Value::Null, 11.into()), ("wrapped", 137.into(), Value::Null)] {
+        let run = queue.run(["--json", "history", "--format", format, "A"]).code(0).json();
+        assert_eq!((&run["exit_code"], &run["signal"]), (&code, &signal), "{format}");
+    }
     assert!(queue.published().is_empty());
+    queue.assert_quiet();
+}
+
+#[test]
+fn which_failures_pass_is_the_formats_to_say() {
+    let queue = Queue::new();
+    let gone = "transient_output = [\"(?i)gateway time-?out\"]";
+    let table = [
+        ("usual", "", "exit 75", true),
+        ("named", "transient_exit = [3]", "exit 3", true),
+        ("unnamed", "transient_exit = [3]", "exit 75", false),
+        ("said", gone, "echo '504 Gateway Timeout' >&2; exit 3", true),
+        ("unsaid", gone, "echo '404 Not Found' >&2; exit 3", false),
+        ("killed", gone, "echo '504 Gateway Timeout' >&2; kill -9 $$", false),
+    ];
+    for (format, keys, body, _) in table {
+        add_format(&queue, format, &format!("backoff = [\"1h\"]\n{keys}"), body);
+        queue.request(format, "A");
+    }
+    queue.dispatch().code(0).silent();
+    for (format, _, _, passes) in table {
+        let status = queue.status(format, "A");
+        assert_eq!(status["state"], if passes { "queued" } else { "failed_unknown" }, "{format}: {status}");
+        assert_eq!(status["reason"] == "backing_off", passes, "{format}: {status}");
+    }
+    queue.assert_quiet();
+}
+
+#[test]
+fn as_many_processes_as_are_allowed_are_allowed() {
+    let queue = Queue::new();
+    add_format(&queue, "lone", "max_processes = 1", "whole; exec sleep 0.5");
+    queue.request("lone", "A");
+    queue.dispatch().code(0).silent();
+    assert_eq!(queue.state("lone", "A"), "ready");
     queue.assert_quiet();
 }
 
@@ -243,7 +284,7 @@ fn what_a_good_exporter_said_stands_in_the_history() {
         queue.request(format, "A");
     }
     queue.dispatch().code(0).silent();
-    for (format, detail) in [("open", "two images were left out".into()), ("ok", serde_json::Value::Null)] {
+    for (format, detail) in [("open", "two images were left out".into()), ("ok", Value::Null)] {
         let run = queue.run(["--json", "history", "--format", format, "A"]).code(0).json();
         assert_eq!((&run["outcome"], &run["detail"]), (&"ready".into(), &detail));
     }
