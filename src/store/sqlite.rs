@@ -214,22 +214,21 @@ impl Store for Sqlite {
     }
 
     fn request(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested> {
-        let requested = self.write(|tx| {
+        // Who joins rests on the row of somebody else, who may not have synced it yet; but he writes, and his sync is one of all.
+        self.write(|tx| {
             let requested = request::request(tx, ask, &mut Room::default(), now)?;
             fault::point("request.before_commit")?;
             Ok(requested)
-        })?;
-        self.log.promise(matches!(requested, Requested::Joined(_))).map(|()| requested)
+        })
     }
 
     fn request_all(&mut self, asks: &[Ask], now: DateTime<Utc>) -> Result<Batch> {
-        let batch = self.transact(|tx| {
+        self.transact(|tx| {
             let batch = request::request_all(tx, asks, now)?;
             fault::point("request.before_commit")?;
             let stays = matches!(batch, Batch::Stored { .. });
             Ok((batch, stays))
-        })?;
-        self.log.promise(matches!(batch, Batch::Stored { joined: 1.., .. })).map(|()| batch)
+        })
     }
 
     fn rehearse(&mut self, ask: &Ask, now: DateTime<Utc>) -> Result<Requested> {

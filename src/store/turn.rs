@@ -69,14 +69,6 @@ impl Log {
         synced.map_err(|error| Refusal::try_later(format!("the disk does not keep what is written: {error}")))
     }
 
-    /// Before an answer that rests on the row of somebody else's request, who may not have synced it yet.
-    ///
-    /// # Errors
-    /// As [`Self::sync`].
-    pub(super) fn promise(&self, rests_on_another: bool) -> Result<()> {
-        if rests_on_another { self.sync() } else { Ok(()) }
-    }
-
     /// The name, once: somebody may have made the log a moment ago.
     fn sync_name(&self) -> io::Result<()> {
         match self.state.get() {
