@@ -176,4 +176,17 @@ mod tests {
         assert_eq!(found(APPLICATION_ID, NEWEST as i32, true), Ok(Found::Current));
         assert_eq!(found(APPLICATION_ID, -1, true), foreign());
     }
+
+    #[test]
+    fn a_newer_schema_says_who_may_still_write() {
+        let found = |oldest_writer: u32| {
+            let mut conn = Connection::open_in_memory().unwrap();
+            bring_up(&mut conn, "the id").unwrap();
+            set_meta(&conn, "oldest_writer", &oldest_writer.to_string()).unwrap();
+            conn.execute_batch(&format!("PRAGMA user_version = {}", NEWEST + 1)).unwrap();
+            look(&conn)
+        };
+        assert_eq!(found(NEWEST).unwrap(), Found::Current);
+        assert!(found(NEWEST + 1).unwrap_err().to_string().contains("install the newer export-queue"));
+    }
 }

@@ -69,6 +69,24 @@ mod tests {
     }
 
     #[test]
+    fn each_trouble_has_its_exit_code() {
+        use rusqlite::ffi;
+        for (code, exit) in [
+            (ffi::SQLITE_BUSY, Exit::TryLater),
+            (ffi::SQLITE_LOCKED, Exit::TryLater),
+            (ffi::SQLITE_FULL, Exit::TryLater),
+            (ffi::SQLITE_IOERR, Exit::TryLater),
+            (ffi::SQLITE_CORRUPT, Exit::Config),
+            (ffi::SQLITE_NOTADB, Exit::Config),
+            (ffi::SQLITE_READONLY, Exit::NotPermitted),
+            (ffi::SQLITE_PERM, Exit::NotPermitted),
+            (ffi::SQLITE_RANGE, Exit::Unexpected),
+        ] {
+            assert_eq!(explained(Path::new("x"), code), exit, "{code}");
+        }
+    }
+
+    #[test]
     fn only_a_trigger_says_that_the_queue_moves() {
         use rusqlite::ffi::{SQLITE_CONSTRAINT_CHECK, SQLITE_CONSTRAINT_TRIGGER};
         assert_eq!(explained(Path::new("x"), SQLITE_CONSTRAINT_TRIGGER), Exit::TryLater);
