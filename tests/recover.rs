@@ -628,6 +628,7 @@ fn a_refresh_that_is_cancelled_is_not_made_all_the_same() {
 fn a_slot_names_each_run_before_a_row_does() {
     let mut queue = Queue::new();
     queue.reconfigure("slots = 2", "slots = 1");
+    queue.reconfigure("hold = \"60s\"", "hold = \"60s\"\nmax_interruptions = 9");
     for title in ["A", "B"] {
         queue.request("ok", title);
     }
@@ -640,10 +641,12 @@ fn a_slot_names_each_run_before_a_row_does() {
         assert_eq!([text(&record["token"])], token[..], "{moment}: {record}");
         record
     };
-    let first = die_at("work.after_claim", "1,0");
-    assert_eq!(first["next"], Value::Null);
+    // Before and after the record that follows the claim.
+    for (moment, attempts) in [("work.after_claim", "1,0"), ("work.before_spawn", "2,0")] {
+        assert_eq!(die_at(moment, attempts)["next"], Value::Null);
+    }
     // Until the end of one run and the claim of the next are committed, either may be the one that counts.
-    let both = die_at("finish.before_commit", "2,0");
+    let both = die_at("finish.before_commit", "3,0");
     assert!(both["next"].is_string(), "{both}");
     queue.set("EXPORT_QUEUE_FAULT", "");
     queue.dispatch().code(0).silent();

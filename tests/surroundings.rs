@@ -150,6 +150,18 @@ fn a_full_disk_behind_a_good_end_is_told_as_one() {
 }
 
 #[test]
+fn a_disk_that_an_exporter_filled_without_a_word_is_told() {
+    let queue = Queue::new();
+    let _disk = Disk::mount(queue.path("cache"), "3m");
+    add_format(&queue, "mute", "", "cat /dev/zero 2>/dev/null >$output; exit 1");
+    queue.request("mute", "A");
+    queue.dispatch().code(0).silent();
+    let status = queue.status("mute", "A");
+    assert_eq!((&status["reason"], &status["detail"]), (&"no_space".into(), &"exit 1".into()), "{status}");
+    queue.assert_quiet();
+}
+
+#[test]
 fn a_cache_that_cannot_be_written_blames_no_book() {
     for (size, how) in [("4m", "ro"), ("4m,nr_inodes=300", "")] {
         let queue = Queue::new();
