@@ -236,6 +236,21 @@ fn a_program_that_cannot_be_executed_is_the_operators_failure() {
 }
 
 #[test]
+fn arguments_that_are_too_long_are_the_jobs_failure() {
+    let queue = with_script("true");
+    // The kernel takes 128 KiB in one argument.
+    queue.reconfigure("\"{output}\"]\n", &format!("\"{{output}}\", \"{}\"]\n", "x".repeat(131_072)));
+    queue.request("own", "A");
+    queue.dispatch().code(0).silent();
+    let status = queue.status("own", "A");
+    assert_eq!(
+        (text(&status["reason"]), text(&status["detail"])),
+        ("exit_nonzero".into(), "exit 126 (the arguments are too long)".into())
+    );
+    queue.assert_quiet();
+}
+
+#[test]
 fn a_browsers_socket_fits_below_the_default_cache_directory() {
     // The token in the path is as long as real ones are.
     let queue = with_script("printf '%s' \"$TMPDIR\" >\"$output\"");
