@@ -930,6 +930,8 @@ fn a_tally_counts_each_queue(store: &mut dyn Store) {
     assert_eq!(facts, [("default", 2, 1, 1, 1, Some(at(5))), ("express", 1, 1, 0, 0, Some(at(7)))]);
     assert_eq!(store.tally(at(100)).unwrap()[0].due, 2);
     assert_eq!(store.queues_waiting().unwrap(), ["default", "express"]);
+    store.claim(&Claim { queue: "express".into(), ..claim("u") }, at(9)).unwrap().expect("the other");
+    assert_eq!(store.queues_waiting().unwrap(), ["default"], "nothing waits in the other any more");
 }
 
 fn progress_is_written_by_its_own_run_only(store: &mut dyn Store) {
