@@ -213,6 +213,9 @@ fn a_reader_that_may_not_write_is_answered_the_same_alone_and_in_company() {
     remove_sidecars(&house.queue);
     house.call(Who::Front, ["status", "--format", "slow", "A"]).code(77).says(&["queue.db", "group"]);
     house.call(Who::Owner, ["request", "--format", "ok", "C"]).code(3);
+    house.open_up(&state.join("queue.db"), 0o600);
+    let refused = house.call(Who::Front, ["status", "--format", "slow", "A"]).code(77);
+    refused.says(&["queue.db", "cannot be opened", "group"]);
     house.queue.assert_quiet();
 }
 
