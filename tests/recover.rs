@@ -756,6 +756,20 @@ fn a_worker_makes_what_can_be_made_only_since_it_began() {
 }
 
 #[test]
+fn workers_whose_slots_were_taken_away_end_after_their_exports() {
+    let queue = busy_queue();
+    for slot in ["default.0", "default.1"] {
+        fs::remove_file(queue.path("state/slots").join(slot)).expect("a slot");
+    }
+    open_gates(&queue, &["A", "B", "C", "D", "E", "F"]);
+    eventually("no worker is left", || queue.workers().is_empty().then_some(()));
+    assert_eq!(queue.scratch("STARTS").len(), 2);
+    queue.dispatch().code(0).silent();
+    assert_eq!(queue.published().len(), 6);
+    queue.assert_quiet();
+}
+
+#[test]
 fn workers_of_a_paused_queue_end_after_their_exports() {
     let queue = busy_queue();
     queue.sql("INSERT INTO queues (name, paused_at) VALUES ('default', 1)");
