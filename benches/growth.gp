@@ -7,9 +7,10 @@ set logscale x
 set grid
 set format x "%.0s%c"
 table = sprintf("docs/growth/%s.csv", name)
-if (name eq "slots" || name eq "callers") { set logscale x 2; set format x "%.0f" }
+if (name eq "slots" || name eq "callers" || name eq "nodes") { set logscale x 2; set format x "%.0f" }
 if (name eq "callers" || name eq "rows" || name eq "files") { set logscale y; set ylabel "ms (log)" }
 if (name eq "slots") { set ylabel "wall ÷ ideal"; set yrange [0.9:] }
+if (name eq "nodes") { set ylabel "a second"; set yrange [0:] }
 if (name eq "files") { set ylabel "ms; sweep: µs a file (log)" }
 set xrange [*:*]
 set autoscale xfix
