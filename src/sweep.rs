@@ -13,6 +13,7 @@ use crate::bind::Home;
 use crate::cache::{Facts, is_token};
 use crate::clock;
 use crate::config::TtlFrom;
+use crate::exit::Refusal;
 use crate::fault;
 use crate::retention::{Action, Stored, Wish};
 use crate::store::Store;
@@ -71,7 +72,9 @@ pub fn walk(home: &Home, store: &mut dyn Store, wish: Wish, dry_run: bool, now: 
     let mut report = Report::default();
     let (sender, pages) = mpsc::sync_channel(AHEAD);
     let walk_trouble = std::thread::scope(|scope| {
-        let walker = scope.spawn(move || look_for_due(home, needed, wish, now, &sender));
+        let walker = std::thread::Builder::new()
+            .spawn_scoped(scope, move || look_for_due(home, needed, wish, now, &sender))
+            .map_err(|error| Refusal::try_later(format!("no thread to walk through the cache: {error}")))?;
         for page in pages {
             if dry_run {
                 for (file, action) in &page {
