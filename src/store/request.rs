@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use chrono::{DateTime, Utc};
-use rusqlite::{Transaction, named_params};
+use rusqlite::{Statement, Transaction, named_params};
 
 use super::sqlite::{change, count, find, millis, sure};
 use super::{ANONYMOUS, Ask, Batch, Bound, Requested, Room};
@@ -24,10 +24,11 @@ fn refusal(tx: &Transaction<'_>, ask: &Ask, room: &mut Room) -> Result<Option<Re
 /// Every one in turn until one is refused. Most lines of a batch are new: those are written without a look before.
 pub(super) fn request_all(tx: &Transaction<'_>, asks: &[Ask], now: DateTime<Utc>) -> Result<Batch> {
     let mut room = Room::default();
+    let mut statement = tx.prepare_cached(sql!("insert"))?;
     let (mut queued, mut joined, mut failing) = (0, 0, 0);
     for (at, ask) in asks.iter().enumerate() {
         if refusal(tx, ask, &mut room)?.is_none()
-            && let Some(id) = insert(tx, ask, now)?
+            && let Some(id) = insert(tx, &mut statement, ask, now)?
         {
             room.take(ask);
             follow_up(tx, ask, id, now)?;
@@ -63,7 +64,8 @@ pub(super) fn request(tx: &Transaction<'_>, ask: &Ask, room: &mut Room, now: Dat
             }
             let id = match row {
                 Some(job) => revive(tx, ask, job.id, now).map(|()| job.id)?,
-                None => insert(tx, ask, now)?.context("a row is there that was not there before")?,
+                None => insert(tx, &mut *tx.prepare_cached(sql!("insert"))?, ask, now)?
+                    .context("a row is there that was not there before")?,
             };
             room.take(ask);
             Requested::Queued(sure(tx, id)?)
@@ -103,8 +105,8 @@ fn next_rank(tx: &Transaction<'_>, ask: &Ask, now: DateTime<Utc>) -> Result<i64>
     Ok(rules::rank(now, ask.priority, last))
 }
 
-/// Writes the row of a new job; `None` when there is one for that file.
-fn insert(tx: &Transaction<'_>, ask: &Ask, now: DateTime<Utc>) -> Result<Option<i64>> {
+/// Writes the row of a new job by the statement `insert`; `None` when there is one for that file.
+fn insert(tx: &Transaction<'_>, statement: &mut Statement<'_>, ask: &Ask, now: DateTime<Utc>) -> Result<Option<i64>> {
     let (rank, submitted_at, due_at, key) = (next_rank(tx, ask, now)?, millis(now), due_at(ask, now), &ask.key);
     let params = named_params! {
         ":title": key.title, ":lang": key.lang, ":font": key.font, ":format": key.format, ":options": key.options_json(),
@@ -113,7 +115,7 @@ fn insert(tx: &Transaction<'_>, ask: &Ask, now: DateTime<Utc>) -> Result<Option<
         ":submitted_at": submitted_at, ":newer_than": ask.refresh.then_some(submitted_at), ":due_at": due_at,
         ":waits_for": due_at.map(|_| "not_before"), ":wait_until": ask.wait_until.map(millis),
     };
-    Ok((change(tx, sql!("insert"), params)? == 1).then(|| tx.last_insert_rowid()))
+    Ok((statement.execute(params)? == 1).then(|| tx.last_insert_rowid()))
 }
 
 /// Makes a failed row that of a new job.
