@@ -18,12 +18,12 @@ const PEERS: [Peer; 2] =
 /// Jobs a second, by depth and by jobs at once in one process: friendlier to a peer than a process each.
 pub(crate) fn peers(server: &'static Server, depths: &[usize]) {
     println!("| peer | depth | at once | jobs/s |\n|---|--:|--:|--:|");
-    for (name, interpreter, script) in PEERS {
+    'peers: for (name, interpreter, script) in PEERS {
         for depth in depths {
             for at_once in NODES {
                 let Some(rate) = once(server, (interpreter, script), *depth, at_once) else {
                     eprintln!("{name} does not run here: not compared (benches/peers installs it)");
-                    return;
+                    continue 'peers;
                 };
                 println!("| {name} | {depth} | {at_once} | {rate:.0} |");
             }
