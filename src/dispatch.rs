@@ -394,8 +394,10 @@ impl<'a> Dispatcher<'a> {
         self.store.expire_waits(now)?;
         let failures = &self.home.config.failures;
         self.store.expire_failed(now - failures.ttl.0, failures.max, now)?;
-        if self.home.is_shared() {
-            self.home.cache.put_back_aside(now)?;
+        if self.home.is_shared()
+            && let Err(error) = self.home.cache.put_back_aside(now)
+        {
+            self.find(Exit::TryLater, format!("{}: {error}", self.home.layout.work().display()));
         }
         let report = sweep::renew(self.home, self.store, since)?;
         self.report(&report);

@@ -163,10 +163,10 @@ fn see(shard: &OwnedFd, filename: &str) -> io::Result<Option<Seen>> {
     Ok(Some(Seen { inode: (stat.st_dev, stat.st_ino), dates, bytes: stat.st_size.unsigned_abs() }))
 }
 
-/// Gives a file its place back, unless there is a newer one.
+/// Gives a file its place back, unless there is a newer one, or another machine was quicker.
 fn put_back(aside: &Path, path: &Path) -> io::Result<()> {
     match fs::hard_link(aside, path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists && !is_missing(&error) => Err(error),
         _ => Ok(()),
     }
 }
@@ -294,12 +294,12 @@ impl Cache {
             if !is_aside || !entry.metadata().is_ok_and(is_old) {
                 continue;
             }
-            for file in fs::read_dir(&dir)?.flatten() {
+            for file in fs::read_dir(&dir).into_iter().flatten().flatten() {
                 if let Some(name) = file.file_name().to_str().filter(|name| key::is_published_name(name)) {
                     put_back(&file.path(), &self.layout.published(name))?;
                 }
             }
-            fs::remove_dir_all(&dir)?;
+            work::remove_tree(&dir)?;
         }
         Ok(())
     }
@@ -352,5 +352,25 @@ impl Cache {
                 Ok(true)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_machine_has_put_back_is_no_trouble() {
+        let dir = tempfile::tempdir().unwrap();
+        let (aside, path) = (dir.path().join("aside"), dir.path().join("path"));
+        put_back(&aside, &path).unwrap();
+        assert!(!path.exists());
+        fs::write(&aside, "old").unwrap();
+        put_back(&aside, &path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        fs::write(&aside, "older").unwrap();
+        fs::remove_file(&path).and_then(|()| fs::write(&path, "newer")).unwrap();
+        put_back(&aside, &path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "newer");
     }
 }

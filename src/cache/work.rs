@@ -166,7 +166,7 @@ impl Cache {
 }
 
 /// Deletes a directory with all that is in it; missing is success.
-fn remove_tree(root: &Path) -> io::Result<()> {
+pub(super) fn remove_tree(root: &Path) -> io::Result<()> {
     match fs::remove_dir_all(root) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
