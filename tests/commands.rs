@@ -346,14 +346,20 @@ fn a_missing_exporter_ends_dispatch_and_check_with_69_and_jobs_stay_queued() {
     queue.assert_quiet();
 }
 
-#[test]
-fn an_exporter_that_goes_under_a_worker_lets_its_next_job_wait() {
+/// A queue whose format `brief` is made by a program of its own, which may go.
+fn with_program(script: &str) -> (Queue, std::path::PathBuf) {
     let queue =
         Queue::with("[format.brief]\nextension = \"txt\"\ncheck = \"none\"\ncommand = [\"./brief\", \"{output}\"]\n");
     let program = queue.path("brief");
-    fs::write(&program, "#!/bin/sh\nsleep 2\necho text >\"$1\"\n").expect("a program");
+    fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("a program");
     make_executable(&program);
     queue.reconfigure("./brief", &program.to_string_lossy());
+    (queue, program)
+}
+
+#[test]
+fn an_exporter_that_goes_under_a_worker_lets_its_next_job_wait() {
+    let (queue, program) = with_program("sleep 2\necho text >\"$1\"");
     queue.reconfigure("slots = 2", "slots = 1");
     queue.request("brief", "A");
     queue.request("brief", "B");
@@ -371,12 +377,7 @@ fn an_exporter_that_goes_under_a_worker_lets_its_next_job_wait() {
 
 #[test]
 fn an_exporter_that_goes_when_its_job_has_been_claimed_fails_no_book() {
-    let queue =
-        Queue::with("[format.brief]\nextension = \"txt\"\ncheck = \"none\"\ncommand = [\"./brief\", \"{output}\"]\n");
-    let program = queue.path("brief");
-    fs::write(&program, "#!/bin/sh\necho text >\"$1\"\n").expect("a program");
-    make_executable(&program);
-    queue.reconfigure("./brief", &program.to_string_lossy());
+    let (queue, program) = with_program("echo text >\"$1\"");
     queue.request("brief", "A");
     let mut tick = queue.command(["dispatch", "--wait"]);
     tick.env("EXPORT_QUEUE_FAULT", "work.after_claim=delay:1000").env("EXPORT_QUEUE_FAULT_HITS", queue.path("HITS"));
